@@ -1,0 +1,356 @@
+"""A recipe: everything that decides a run, typed and documented.
+
+A recipe is a YAML file with the keys below, changed by dotted ``key=value`` overrides.
+An unknown key, a wrong type and an impossible combination are refused before anything is
+loaded, with the choices and the nearest name.
+"""
+
+import difflib
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from torl.errors import UserError
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values are not coerced loosely."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
+
+
+class Tasks(Section):
+    train: str = "builtin"
+    """"builtin", or a path to .jsonl/.json/.parquet, or hf:owner/name[:split]."""
+    test: str | list[str] = "builtin"
+    """Held-out tasks: like train; several sources are measured one by one."""
+    limit: int | None = Field(None, gt=0)
+    """Use at most this many training tasks (a seeded choice)."""
+    test_limit: int | None = Field(None, gt=0)
+    """Use at most this many held-out tasks of each source (a seeded choice)."""
+    holdout: int = Field(0, ge=0)
+    """When train and test are one file: this many tasks are held out of it, by seed."""
+    split_seed: int = 0
+    """Seed of the choices above. Apart from `seed`, so that runs of all seeds share a split."""
+    kinds: list[str] | None = None
+    """Built-in tasks only: the kinds to draw from (default: all of them)."""
+    difficulty: float = Field(0.3, ge=0.0, le=1.0)
+    """Built-in tasks only: 0 is easiest, 1 hardest."""
+    size: int = Field(4096, gt=0)
+    """Built-in tasks only: how many training tasks to generate."""
+
+
+class Prompt(Section):
+    template: str = "worked-examples"
+    """"torl" (the paper's base-model prompt), "worked-examples", "chat" (the tokenizer's chat
+    template), or a path to a text file with {problem} in it."""
+    system: str | None = None
+    """Template "chat" only: the system message (default: the paper's instruction)."""
+
+
+class Rollout(Section):
+    max_tool_calls: int = Field(1, ge=0)
+    """The paper's C: calls that are executed in one trajectory."""
+    max_completion_tokens: int = Field(256, gt=0)
+    """Budget of a whole trajectory after its prompt, observations included."""
+    max_observation_tokens: int = Field(128, gt=0)
+    """Longer observations keep their head and tail."""
+    temperature: float = Field(1.0, ge=0.0)
+    """0 is greedy. Log-probabilities are those of the distribution really drawn from."""
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    """Nucleus sampling; below 1 the learner renormalises over the same set only if asked to."""
+    stop: list[str] = []
+    """Strings that end a trajectory when the policy writes them, beside its end-of-turn ids."""
+    past_budget: Literal["tell", "ignore"] = "tell"
+    """After C calls: "tell" the policy that no calls are left, or "ignore" requests (paper)."""
+    max_requests_past_budget: int = Field(2, ge=0)
+    """With "tell": a trajectory that still asks this often after the last call is ended."""
+    train_truncated: bool = True
+    """Whether trajectories cut off by the budget train (False: their loss mask is zeroed)."""
+    retries: int = Field(1, ge=0)
+    """How often a trajectory lost to the world's fault is tried again before it is dropped."""
+    timeout_s: float = Field(600.0, gt=0)
+    """Wall-clock limit of one trajectory; past it the trajectory is the world's fault."""
+
+
+class Sampler(Section):
+    max_sequences: int = Field(64, gt=0)
+    """Sequences that are decoded together (slots)."""
+    prefill_tokens: int = Field(512, gt=0)
+    """Prompt and observation tokens are computed in chunks of at most this many."""
+
+
+class Sandbox(Section):
+    timeout_s: float = Field(5.0, gt=0)
+    """Wall-clock limit of one call; waiting for a worker is not charged."""
+    cpu_s: float = Field(5.0, gt=0)
+    """CPU limit of one call."""
+    memory_mb: int = Field(512, gt=0)
+    """Address space of one call."""
+    output_kb: int = Field(64, gt=0)
+    """Bytes kept of each stream; the rest is counted and dropped."""
+    workers: int = Field(0, ge=0)
+    """Calls that run at once (0: one per core)."""
+
+
+class Correctness(Section):
+    right: float = 1.0
+    """Reward of a correct final answer."""
+    wrong: float = -1.0
+    """Reward of a wrong or missing final answer (paper: -1; verl and TRL use 0)."""
+    timeout_s: float = Field(5.0, gt=0)
+    """Limit of one check. A check that exceeds it is undecided, not wrong."""
+    workers: int = Field(1, gt=0)
+    """Processes that check answers."""
+
+
+class Algorithm(Section):
+    advantage: Literal["grpo"] = "grpo"
+    """How rewards of a group become advantages."""
+    normalise_std: bool = True
+    """GRPO: divide by the group's standard deviation."""
+    clip_low: float = Field(0.2, ge=0)
+    """PPO clip: the ratio is clipped below at 1 - clip_low."""
+    clip_high: float = Field(0.2, ge=0)
+    """PPO clip: the ratio is clipped above at 1 + clip_high (DAPO: 0.28)."""
+    mini_batches: int = Field(1, gt=0)
+    """Optimizer updates that one batch is split into."""
+    epochs: int = Field(1, gt=0)
+    """Passes over one batch."""
+    old_logprobs: Literal["learner", "sampler"] = "learner"
+    """With more than one update a batch: who gives the log-probabilities of the ratio."""
+
+
+class Learner(Section):
+    lr: float = Field(1e-6, gt=0)
+    """AdamW's learning rate."""
+    warmup_steps: int = Field(0, ge=0)
+    """Updates in which the learning rate rises linearly to lr."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """AdamW's decay of the gradient's mean."""
+    beta2: float = Field(0.999, ge=0, lt=1)
+    """AdamW's decay of the gradient's square."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are scaled down to this norm."""
+    pack_tokens: int = Field(2048, gt=0)
+    """Tokens of one forward pass; a batch is split into packs of at most this many."""
+    activation_checkpointing: bool = False
+    """Recompute activations in backward: less memory, about a third more time."""
+    max_bad_updates: int = Field(3, gt=0)
+    """Stop after this many updates in a row with a non-finite loss or gradient."""
+
+
+class Eval(Section):
+    every: int = Field(0, ge=0)
+    """Evaluate held-out tasks every n steps (0: only before and after training)."""
+    before: bool = True
+    """Evaluate before the first step."""
+    temperature: float = Field(0.0, ge=0.0)
+    """Temperature of the evaluation (0: greedy)."""
+
+
+class Checkpoint(Section):
+    every: int = Field(10, ge=0)
+    """Save every n steps (0: only at the end or on interruption)."""
+    keep: int = Field(1, gt=0)
+    """How many of the newest checkpoints stay."""
+
+
+class Recipe(Section):
+    """One run. Sections are documented field by field; `torl train RECIPE --show` prints all."""
+
+    description: str = ""
+    """One line for `torl recipes`."""
+    model: str = "smollm2-135m-instruct"
+    """A bundled name, a local Hugging Face folder, or a hub id."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Type of the weights in computation; the optimizer keeps float32 master weights."""
+    device: str = "auto"
+    """"auto" (a GPU when there is one), "cpu", "cuda", "cuda:1", ..."""
+    seed: int = 0
+    """Decides the order of tasks and every token drawn."""
+    steps: int = Field(30, gt=0)
+    """Training steps."""
+    prompts_per_step: int = Field(12, gt=0)
+    """Tasks drawn for one step."""
+    group_size: int = Field(8, gt=0)
+    """Trajectories of each task (the paper's 16, GRPO's G)."""
+    tools: list[str] = ["python"]
+    """"python", or import paths of functions (pkg.module:function); `none` switches tools off."""
+    rewards: dict[str, float] = {"correctness": 1.0}
+    """Reward functions by name or import path, each with its weight in the sum."""
+    tasks: Tasks = Tasks()
+    prompt: Prompt = Prompt()
+    rollout: Rollout = Rollout()
+    sampler: Sampler = Sampler()
+    sandbox: Sandbox = Sandbox()
+    correctness: Correctness = Correctness()
+    algorithm: Algorithm = Algorithm()
+    learner: Learner = Learner()
+    eval: Eval = Eval()
+    checkpoint: Checkpoint = Checkpoint()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_means_no_tools(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("tools") in (None, "none", ["none"]) and "tools" in data:
+            return {**data, "tools": []}
+        if isinstance(data, dict) and isinstance(data.get("tools"), str):
+            return {**data, "tools": [data["tools"]]}
+        return data
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Recipe":
+        if self.algorithm.advantage == "grpo" and self.group_size < 2:
+            raise ValueError(
+                "group_size: 1 gives GRPO no group to compare with (every advantage is 0); "
+                "use at least 2, usually 8 or 16"
+            )
+        if self.rollout.max_observation_tokens >= self.rollout.max_completion_tokens and self.tools:
+            raise ValueError(
+                f"rollout.max_observation_tokens={self.rollout.max_observation_tokens} leaves no room "
+                f"in rollout.max_completion_tokens={self.rollout.max_completion_tokens}, which counts "
+                "observations too; lower the first or raise the second"
+            )
+        samples = self.prompts_per_step * self.group_size
+        if self.algorithm.mini_batches > samples:
+            raise ValueError(
+                f"algorithm.mini_batches={self.algorithm.mini_batches} is more than the "
+                f"{samples} trajectories of a step (prompts_per_step x group_size)"
+            )
+        if not self.rewards:
+            raise ValueError("rewards: at least one reward function is needed, e.g. {correctness: 1.0}")
+        return self
+
+    def override(self, **changes: Any) -> "Recipe":
+        """A copy with dotted keys changed: ``recipe.override(**{"learner.lr": 1e-5})``."""
+        data = self.model_dump()
+        for key, value in changes.items():
+            _put(data, key, value)
+        return _build(data, source="override")
+
+    def to_yaml(self) -> str:
+        """The full resolved recipe; loading it gives an equal one."""
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+def load_recipe(name_or_path: str, overrides: list[str] | None = None) -> Recipe:
+    """Loads a built-in recipe by name, or a YAML file, and applies ``key=value`` overrides.
+
+    Raises UserError naming the key, the choices and the nearest name.
+    """
+    text = _read(name_or_path)
+    try:
+        data = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"{name_or_path} is not valid YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{name_or_path}: a recipe is a mapping of keys, not a {type(data).__name__}")
+    for item in overrides or []:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise UserError(f"override {item!r} is not of the form key=value, e.g. learner.lr=1e-5")
+        try:
+            _put(data, key, _scalar(value))
+        except yaml.YAMLError as error:
+            raise UserError(f"override {item!r}: the value is not valid YAML: {error}") from error
+    return _build(data, source=name_or_path)
+
+
+def builtin_recipes() -> dict[str, str]:
+    """Names of the recipes that come with torl, each with its one-line description."""
+    names = sorted(f.name for f in resources.files("torl.recipes").iterdir() if f.name.endswith(".yaml"))
+    return {n.removesuffix(".yaml"): load_recipe(n.removesuffix(".yaml")).description for n in names}
+
+
+def _read(name_or_path: str) -> str:
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml") or path.exists():
+        if not path.is_file():
+            raise UserError(f"no recipe file {name_or_path}; built-in recipes: {_names()}")
+        return path.read_text(encoding="utf-8")
+    resource = resources.files("torl.recipes") / f"{name_or_path}.yaml"
+    if not resource.is_file():
+        near = difflib.get_close_matches(name_or_path, _names().split(", "), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise UserError(
+            f"no recipe named {name_or_path!r}.{hint} Built-in: {_names()}; or give a path to a .yaml file"
+        )
+    return resource.read_text(encoding="utf-8")
+
+
+def _names() -> str:
+    files = resources.files("torl.recipes").iterdir()
+    return ", ".join(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
+
+
+def _scalar(value: str) -> Any:
+    """YAML's reading of a value, but 1e-5 is a number too (YAML 1.1 wants 1.0e-5)."""
+    try:
+        return float(value) if "e" in value.lower() and not value.isalpha() else yaml.safe_load(value)
+    except ValueError:
+        return yaml.safe_load(value)
+
+
+def _put(data: dict[str, Any], dotted: str, value: Any) -> None:
+    """Sets data[a][b] for "a.b". A reward's import path may itself contain dots."""
+    head, dot, rest = dotted.partition(".")
+    if not dot or ":" in dotted.split("=")[0] and head != "rewards":
+        data[dotted] = value
+    elif head == "rewards":
+        data.setdefault("rewards", {})[rest] = value
+    else:
+        child = data.setdefault(head, {})
+        if not isinstance(child, dict):
+            raise UserError(f"{dotted}: {head!r} is a value, not a section with keys")
+        _put(child, rest, value)
+
+
+def _build(data: dict[str, Any], source: str) -> Recipe:
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise UserError("\n".join(_explain(e, source) for e in error.errors())) from error
+
+
+def _explain(error: Any, source: str) -> str:
+    """One pydantic error as a sentence: the key, what was wrong, the choices."""
+    path = [str(part) for part in error["loc"] if not str(part).startswith(("list[", "str", "int", "float"))]
+    key = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        section = _section(path[:-1])
+        choices = list(section.model_fields) if section else []
+        near = difflib.get_close_matches(path[-1], choices, n=1) or _elsewhere(path[-1])
+        hint = f" Did you mean {near[0]}?" if near else ""
+        return f"{source}: unknown key {key}.{hint} Known here: {', '.join(choices)}"
+    if error["type"] == "value_error":
+        return f"{source}: {str(error['msg']).removeprefix('Value error, ')}"
+    return f"{source}: {key}={error['input']!r}: {error['msg']}"
+
+
+def _section(path: list[str]) -> type[Section] | None:
+    section: type[Section] = Recipe
+    for part in path:
+        annotation = section.model_fields[part].annotation if part in section.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, Section)):
+            return None
+        section = annotation
+    return section
+
+
+def _elsewhere(key: str) -> list[str]:
+    """The dotted names of a key that exists in another section, e.g. lr → learner.lr."""
+    found = []
+    for name, info in Recipe.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+            near = difflib.get_close_matches(key, list(info.annotation.model_fields), n=1, cutoff=0.8)
+            found += [f"{name}.{n}" for n in near]
+    return found + difflib.get_close_matches(key, list(Recipe.model_fields), n=1)
+
+
+__all__ = ["Recipe", "builtin_recipes", "load_recipe"]
