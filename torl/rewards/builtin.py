@@ -1,0 +1,51 @@
+"""The built-in reward functions. A reward function is
+
+    (trajectory, task) -> float | dict[str, float]
+
+sync or async, listed in the recipe by name or import path with a weight. What it cannot
+decide it raises; it never returns a made-up number.
+"""
+
+from typing import TYPE_CHECKING
+
+from torl.rewards.answers import final_answer
+from torl.rewards.verifier import Verifier
+from torl.types import Task, Trajectory
+
+if TYPE_CHECKING:  # config needs pydantic, which the verifier's worker must not load
+    from torl.config import Correctness as CorrectnessConfig
+
+NOT_EXECUTABLE = -0.5  # the paper's Table 2
+
+
+class Correctness:
+    """The paper's main reward: ``right`` for a correct final answer, else ``wrong``.
+
+    A missing answer is wrong. Sets ``trajectory.answer`` and ``trajectory.correct``.
+    Raises VerifierFault when the answer cannot be decided.
+    """
+
+    def __init__(self, config: "CorrectnessConfig", verifier: Verifier) -> None:
+        self.config = config
+        self.verifier = verifier
+
+    async def __call__(self, trajectory: Trajectory, task: Task) -> float:
+        trajectory.correct = None
+        trajectory.answer = final_answer(trajectory)
+        if trajectory.answer is None:
+            trajectory.correct = False
+        else:
+            trajectory.correct = await self.verifier.check(trajectory.answer, task.answer)
+        return self.config.right if trajectory.correct else self.config.wrong
+
+
+def executability(trajectory: Trajectory, task: Task) -> float:  # noqa: ARG001
+    """The paper's penalty: -0.5 if code was executed and no executed call passed, else 0.
+
+    No code, or only calls that were never executed (malformed, past C), is 0: the reference
+    code punished those too, and so punished not using the tool. One call that passed is
+    enough: repairing one's own error is a behaviour to keep, not to punish. A fault of the
+    sandbox is an exception, so it never gets here.
+    """
+    executed = [result for result in trajectory.calls if result.executed]
+    return NOT_EXECUTABLE if executed and not any(result.ok for result in executed) else 0.0

@@ -1,0 +1,66 @@
+"""The verifier's worker: reads pairs as lines of JSON, answers with verdicts.
+
+    python -m torl.rewards.worker MEMORY_MB
+
+It loads neither torch nor transformers. It has no time limit of its own but an alarm that
+ends it when its parent is gone and cannot.
+"""
+
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from typing import Any
+
+_GRACE_S = 5.0  # the parent's clock decides; the alarm is for orphans
+
+
+def main() -> None:
+    """Serves until the standard input ends."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever sympy prints must not be taken for a reply
+    logging.disable(logging.CRITICAL)
+    sys.setrecursionlimit(20_000)  # the parser of deep, but honest, expressions
+    limit = int(sys.argv[1]) * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    from torl.rewards.equality import equal
+
+    equal("x^2", "2x+1")  # loads and compiles all that a check needs
+    used = _peak_kb()
+    # Above this, an allocation may have failed inside a handler that swallowed it.
+    memory_limit_kb = used + (limit // 1024 - used) // 4
+    print("{}", file=replies, flush=True)
+    for line in sys.stdin:
+        reply = _answer(json.loads(line), equal, memory_limit_kb)
+        print(json.dumps(reply), file=replies, flush=True)
+
+
+def _answer(request: dict[str, Any], equal: Any, memory_limit_kb: int) -> dict[str, Any]:
+    signal.setitimer(signal.ITIMER_REAL, request["timeout_s"] + _GRACE_S)
+    try:
+        verdict = equal(request["answer"], request["reference"])
+    except MemoryError:
+        return {"fault": "out of memory", "retire": True}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    retire = _peak_kb() > memory_limit_kb
+    if retire and not verdict:
+        return {"fault": "out of memory", "retire": True}
+    return {"equal": verdict, "retire": retire}
+
+
+def _peak_kb() -> int:
+    """The largest address space that this process has had."""
+    try:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmPeak"))
+    except OSError:  # not Linux: the largest resident size is the nearest to it
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+if __name__ == "__main__":
+    main()
