@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -65,7 +66,16 @@ def load_model_and_tokenizer(
     tokenizer = load_tokenizer(source)
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype)
     with _readable(source), _no_progress_bars():
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=kind, attn_implementation="sdpa")
+        loader: Any = AutoModelForCausalLM  # typed as if it never gave the loading info
+        model, loading = loader.from_pretrained(
+            source, dtype=kind, attn_implementation="sdpa", output_loading_info=True
+        )
+    if missing := sorted(loading["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise UserError(
+            f"the weights of {source} lack {len(missing)} tensors of its config.json, e.g. {missing[0]}; "
+            "save model and config together again with save_pretrained"
+        )
     return model, tokenizer
 
 
@@ -275,7 +285,7 @@ def _readable(source: str) -> Iterator[None]:
     """Turns transformers' failure to find or read a model into one UserError with remedies."""
     try:
         yield
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if Path(source).is_dir():
             raise UserError(
