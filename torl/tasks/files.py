@@ -40,7 +40,19 @@ def load_hub(source: str) -> list[Task]:
     """Tasks of ``hf:owner/name[/config][:split]``, or of a folder in its place; split: train."""
     name, _, split = source.removeprefix(HUB_PREFIX).partition(":")
     rows = _hub_rows(name, split or "train", source)
-    return _tasks(rows, Path(name).name, source)
+    return _tasks(rows, hub_name(source), source)
+
+
+def hub_name(source: str) -> str:
+    """ "gsm8k" of "hf:openai/gsm8k/main:test", and the last folder of a path."""
+    name = source.removeprefix(HUB_PREFIX).partition(":")[0]
+    return _config(name)[0].rpartition("/")[2]
+
+
+def _config(name: str) -> tuple[str, str | None]:
+    """Splits owner/name/config; a hub id has two parts, and a folder is not a hub id."""
+    owner_name, _, config = name.rpartition("/")
+    return (owner_name, config) if name.count("/") == 2 and not Path(name).is_dir() else (name, None)
 
 
 def _tasks(rows: Rows, name: str, source: str) -> list[Task]:
@@ -144,9 +156,8 @@ def _hub_data(name: str, split: str, source: str) -> Any:
             return datasets.load_from_disk(name)[split]
         if (Path(name) / "state.json").is_file():
             return datasets.load_from_disk(name)
-        parts = name.split("/")
-        config = parts.pop() if len(parts) == 3 and not Path(name).is_dir() else None
-        return datasets.load_dataset("/".join(parts), config, split=split)
+        path, config = _config(name)
+        return datasets.load_dataset(path, config, split=split)
     except Exception as error:  # the library raises many kinds: network, name, split, format
         raise UserError(
             f"cannot load {source}: {type(error).__name__}: {error}. The form is "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torl.config import Recipe, Tasks
 from torl.errors import UserError
-from torl.tasks.files import HUB_PREFIX, load_file, load_hub
+from torl.tasks.files import HUB_PREFIX, hub_name, load_file, load_hub
 from torl.tasks.generators import Split, generate
 from torl.types import Task
 
@@ -52,17 +52,15 @@ def load_source(source: str, tasks: Tasks, split: Split = "test") -> list[Task]:
     Only the built-in tasks look at ``tasks`` and ``split``; a file is given whole.
     """
     if source == BUILTIN:
-        sizes = {"train": min(tasks.size, tasks.limit or tasks.size)}
-        n = sizes.get(split) or tasks.test_limit or BUILTIN_TEST_SIZE
+        train_size = min(tasks.size, tasks.limit or tasks.size)
+        n = train_size if split == "train" else tasks.test_limit or BUILTIN_TEST_SIZE
         return generate(tasks.kinds, tasks.difficulty, n, tasks.split_seed, split)
     return load_hub(source) if source.startswith(HUB_PREFIX) else load_file(source)
 
 
 def source_name(source: str) -> str:
     """The name of a source in tables and metrics: "data/mawps.jsonl" is "mawps"."""
-    if source.startswith(HUB_PREFIX):
-        return Path(source.removeprefix(HUB_PREFIX).partition(":")[0]).name
-    return Path(source).stem
+    return hub_name(source) if source.startswith(HUB_PREFIX) else Path(source).stem
 
 
 def same_source(a: str, b: str) -> bool:

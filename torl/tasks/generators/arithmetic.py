@@ -55,9 +55,9 @@ CHAIN = (
     "Evaluate {expression}.",
     "Work out the value of {expression}.",
     "Start with {start}, {steps}. What is the result?",
-    "{name} takes the number {start}, then {name} has to {steps}. What is the final number?",
+    "{name} has the number {start} and has to {steps}. What is the result?",
     "Take {start}, {steps}. Which number do you get?",
-    "A machine gets {start}. It is told to {steps}. What comes out?",
+    "A machine gets {start}, told to {steps}. What comes out?",
     "{name} writes down {start}. Now {steps}. What number is it now?",
     "Begin at {start} and {steps}. Where do you end?",
 )
@@ -123,7 +123,7 @@ POWER = (
     "Find the value of {a}^{b}.",
     "{name} raises {a} to the power {b}. What does {name} get?",
     "Calculate the power with base {a} and exponent {b}.",
-    "Evaluate {a} to the {b}th power.",
+    "Evaluate {a} to the {ordinal} power.",
     "How much is {a} raised to {b}?",
     "What number is {a}^{b}?",
 )
@@ -133,7 +133,7 @@ POWER = (
 def power(dice: Dice) -> Problem:
     """A whole number raised to a small power."""
     a, b = dice.number(99, 999), dice.between(2, dice.scale(4, 9))
-    return Problem({"a": a, "b": b}, str(a**b), [p.replace("{b}th", _ordinal(b)) for p in POWER])
+    return Problem({"a": a, "b": b}, str(a**b), POWER, {"ordinal": _ordinal(b)})
 
 
 def _ordinal(n: int) -> str:

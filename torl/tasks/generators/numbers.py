@@ -34,7 +34,7 @@ LCM = (
     "Compute the lowest common multiple of {a} and {b}.",
     "One bus leaves every {a} minutes, another every {b} minutes. After how many minutes do both leave?",
     "Which smallest positive number is a multiple of {a} and of {b}?",
-    "{name} counts in steps of {a}, {other} in steps of {b}, both from 0. What number do they share first?",
+    "{name} counts in steps of {a}, {other} in steps of {b}. Which is the first number that both say?",
 )
 
 
