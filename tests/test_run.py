@@ -170,7 +170,7 @@ def test_summary_has_the_keys_that_others_rely_on(tmp_path: Path) -> None:
         run.write_summary({"mawps": SUMMARY}, {"mawps": SUMMARY}, steps=4, seconds=1.5)
         summary = json.loads((run.path / "summary.json").read_text())
         assert set(summary) == {
-            "heldout_before", "heldout_after", "steps", "seconds", "seed", "recipe", "versions",
+            "heldout_before", "heldout_after", "heldout", "steps", "seconds", "seed", "recipe", "versions",
         }  # fmt: skip
         assert summary["heldout_before"] == SUMMARY
         assert (summary["steps"], summary["seconds"], summary["seed"]) == (4, 1.5, 5)

@@ -86,7 +86,7 @@ class Run:
     def append_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds a line to metrics.jsonl. A number that is not finite becomes null."""
         row: dict[str, Any] = {"step": step, "unix_time": round(time.time(), 3)}
-        row |= {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        row |= {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
         _append(self.path / "metrics.jsonl", json.dumps(row).encode() + b"\n")
 
     def write_step(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
@@ -108,11 +108,14 @@ class Run:
         seconds: float,
     ) -> None:
         """summary.json, from held-out summaries by task set; the first set is the main one."""
-        first_before, first_after = next(iter(before.values()), None), next(iter(after.values()), None)
-        summary: dict[str, Any] = {"heldout_before": first_before, "heldout_after": first_after}
-        sets = list(dict.fromkeys([*before, *after]))
-        if len(sets) > 1:
-            summary["heldout"] = {s: {"before": before.get(s), "after": after.get(s)} for s in sets}
+        summary: dict[str, Any] = {
+            "heldout_before": next(iter(before.values()), None),
+            "heldout_after": next(iter(after.values()), None),
+            "heldout": {
+                name: {"before": before.get(name), "after": after.get(name)}
+                for name in dict.fromkeys([*before, *after])
+            },
+        }
         summary |= {"steps": steps, "seconds": seconds, "seed": self.recipe.seed}
         summary |= {"recipe": self.recipe.model_dump(), "versions": self.versions()}
         atomic_write(self.path / "summary.json", _json(summary))
