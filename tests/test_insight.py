@@ -12,6 +12,7 @@ from torl.insight import catalog
 from torl.insight.metrics import METRICS, define, rollout_metrics
 from torl.insight.pieces import final_box, pieces
 from torl.insight.stats import heldout_metrics, slug, summary_of, wilson
+from torl.rewards.answers import last_box
 from torl.types import Completion, Group, StopReason, Task, ToolCall, ToolResult, Trajectory
 
 TASK = Task("add/7", "What is 12 * 31?", "372")
@@ -202,12 +203,27 @@ def test_pieces_lose_nothing(texts: list[str], answered: bool) -> None:
         ("\\boxed{\\frac{1}{2}}.", "\\boxed{\\frac{1}{2}}"),
         ("\\boxed{\\{1\\}}.", "\\boxed{\\{1\\}}"),
         ("\\boxed {1}", "\\boxed {1}"),
-        ("\\boxed{12", "\\boxed{12"),
+        ("\\boxed{1} \\boxed{12", "\\boxed{1}"),  # cut off: not an answer
+        ("\\boxed{1} \\boxed{\\boxed{1}", "\\boxed{1}"),
+        ("\\boxed{\\boxed{1}}", "\\boxed{\\boxed{1}}"),
+        ("\\fbox{(1)}.", "\\fbox{(1)}"),
+        ("\\boxed{}", "\\boxed{}"),
     ],
 )
 def test_final_box(text: str, box: str | None) -> None:
     span = final_box(text)
     assert (text[slice(*span)] if span else None) == box
+
+
+@given(
+    st.lists(st.sampled_from(["\\boxed{", "\\fbox {", "{", "}", "\\", "1", " "]), max_size=12).map("".join)
+)
+def test_final_box_is_the_one_that_the_reward_reads(text: str) -> None:
+    span = final_box(text)
+    content = last_box(text)
+    assert (span is None) == (content is None)
+    if span:
+        assert text[slice(*span)].partition("{")[2] == f"{content}}}"
 
 
 # Intervals and summaries

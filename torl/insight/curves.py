@@ -107,6 +107,7 @@ def png(curves: Curves) -> bytes:
         figure = Figure(figsize=(9.6, 6.0), dpi=160, facecolor="white", layout="constrained")
         for axes, (title, panel) in zip(figure.subplots(2, 2).flat, _PANELS[:4], strict=True):
             _draw(axes, title, panel, curves)
+        figure.align_ylabels()
         return _saved(figure, "png")
 
 

@@ -4,19 +4,18 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from torl.rewards.answers import last_box
 from torl.rollout.protocol import Segment, invented_outputs, segments
 from torl.types import Trajectory, Turn
 
 Kind = Literal["prose", "code", "marker", "observation", "answer", "invented"]
-
-_BOX = re.compile(r"\\boxed\s*\{")
 
 
 class Piece(NamedTuple):
     """A stretch of the episode. All but "observation" was written by the policy.
 
     "code" is a fenced block with its fences, "marker" the opening of an output block,
-    "answer" the last box outside code and observations, "invented" an output block's
+    "answer" the box outside code and observations that the reward reads, "invented" an output block's
     content that the policy wrote itself.
     """
 
@@ -36,17 +35,12 @@ def pieces(trajectory: Trajectory) -> list[Piece]:
 
 
 def final_box(text: str) -> tuple[int, int] | None:
-    """The span of the last ``\\boxed{...}`` in a text, to its matching brace or to the end."""
-    openings = list(_BOX.finditer(text))
-    if not openings:
+    """The span of the box in a text that the reward would read."""
+    content = last_box(text)
+    if content is None:
         return None
-    depth = 1
-    for position in range(openings[-1].end(), len(text)):
-        escaped = text[position - 1] == "\\"
-        depth += 0 if escaped else (text[position] == "{") - (text[position] == "}")
-        if depth == 0:
-            return openings[-1].start(), position + 1
-    return openings[-1].start(), len(text)
+    boxes = re.finditer(r"\\(?:boxed|fbox)\s*\{" + re.escape(content) + r"\}", text)
+    return [box.span() for box in boxes][-1]
 
 
 def _pieces_of(turn: Turn, segment: Segment) -> Iterator[Piece]:
