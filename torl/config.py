@@ -60,8 +60,6 @@ class Rollout(Section):
     """Longer observations keep their head and tail."""
     temperature: float = Field(1.0, ge=0.0)
     """0 is greedy. Log-probabilities are those of the distribution really drawn from."""
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
-    """Nucleus sampling; below 1 the learner renormalises over the same set only if asked to."""
     stop: list[str] = []
     """Strings that end a trajectory when the policy writes them, beside its end-of-turn ids."""
     past_budget: Literal["tell", "ignore"] = "tell"
@@ -300,7 +298,7 @@ def _scalar(value: str) -> Any:
 def _put(data: dict[str, Any], dotted: str, value: Any) -> None:
     """Sets data[a][b] for "a.b". A reward's import path may itself contain dots."""
     head, dot, rest = dotted.partition(".")
-    if not dot or ":" in dotted.split("=")[0] and head != "rewards":
+    if not dot or (":" in dotted.split("=", maxsplit=1)[0] and head != "rewards"):
         data[dotted] = value
     elif head == "rewards":
         data.setdefault("rewards", {})[rest] = value
@@ -320,7 +318,9 @@ def _build(data: dict[str, Any], source: str) -> Recipe:
 
 def _explain(error: Any, source: str) -> str:
     """One pydantic error as a sentence: the key, what was wrong, the choices."""
-    path = [str(part) for part in error["loc"] if not str(part).startswith(("list[", "str", "int", "float"))]
+    path = [
+        str(part) for part in error["loc"] if not str(part).startswith(("list[", "str", "int", "float"))
+    ]
     key = ".".join(path)
     if error["type"] == "extra_forbidden":
         section = _section(path[:-1])

@@ -160,9 +160,7 @@ class Trajectory:
         self.sampled += [1] * n
         self.sampler_logprobs += completion.logprobs
         self.versions += [completion.version] * n
-        self.turns.append(
-            Turn(start, start + n, start + n, text, stop_reason=completion.stop_reason)
-        )
+        self.turns.append(Turn(start, start + n, start + n, text, stop_reason=completion.stop_reason))
         return self.turns[-1]
 
     def append_observation(self, ids: list[int], text: str) -> None:
@@ -189,7 +187,7 @@ class Trajectory:
         if wrong:
             raise Bug(f"{self.id}: {n} ids, but {wrong}")
         rows = zip(self.loss_mask, self.sampled, self.versions, strict=True)
-        if any(mask > sampled or (sampled == 1) != (version >= 0) for mask, sampled, version in rows):
+        if any(mask > sampled or sampled != (version >= 0) for mask, sampled, version in rows):
             raise Bug(f"{self.id}: an id that was not sampled would train")
 
 
