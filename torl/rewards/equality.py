@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
+from sympy import Eq, nan, simplify, solve, zoo  # type: ignore[import-untyped]
 
 # Units are off: math-verify takes the last letter of 2t or 3c for one and drops it.
 _WHOLE = LatexExtractionConfig(
@@ -29,10 +30,11 @@ def equal(answer: str, reference: str) -> bool:
 
 def _equal(answer: str, reference: str) -> bool:
     gold, given = _parse(reference), _parse(answer)
-    if gold is None or given is None:
+    if any(side is None or side in (nan, zoo) for side in (gold, given)):  # 0/0 equals nothing
         return False
-    same = verify(gold, given, timeout_seconds=None, raise_on_error=True)
-    return bool(same) and _near(gold, given)
+    # Sets may be given as relations, 0 < x < 1, on either side.
+    same = verify(gold, given, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True)
+    return bool(same) and _near(gold, given) and not _unsolvable(gold, given)
 
 
 def _parse(text: str) -> Any | None:
@@ -57,3 +59,11 @@ def _near(a: Any, b: Any) -> bool:
     except (TypeError, ValueError, OverflowError):
         return True
     return abs(x - y) <= 1e-6 * max(abs(x), abs(y))
+
+
+def _unsolvable(a: Any, b: Any) -> bool:
+    """To math-verify all equations without a solution are one: x^2=-1 is x^2=-2."""
+    if a == b or not (isinstance(a, Eq) and isinstance(b, Eq)):
+        return False
+    same_difference = simplify((a.lhs - a.rhs) - (b.lhs - b.rhs)) == 0
+    return not same_difference and not solve(a)

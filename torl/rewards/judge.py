@@ -10,6 +10,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from torl.errors import UserError, VerifierFault
+from torl.rewards.answers import final_answer
 from torl.rewards.builtin import Correctness
 from torl.rewards.resolve import resolve_rewards
 from torl.rewards.verifier import Verifier
@@ -78,7 +79,10 @@ class Judge:
 
     async def _measure_correct(self, trajectory: Trajectory) -> None:
         """``correct`` is a metric even where it is no reward; undecided, it stays None."""
-        if "correctness" not in self.names and trajectory.task.answer.strip():
+        if "correctness" in self.names:
+            return
+        trajectory.answer, trajectory.correct = final_answer(trajectory), None
+        if trajectory.task.answer.strip():
             with suppress(VerifierFault):
                 await self._correctness(trajectory, trajectory.task)
 

@@ -1,15 +1,16 @@
 r"""The verdicts that need no checker: exact, and in microseconds.
 
 - Equal strings, once both are in one spelling (normalise.py, units.py).
-- Plain numbers (``1,234``, ``12.50``, ``p/q``, ``\frac{p}{q}``, ``2 1/2``, ``1e-5``), as exact
-  fractions. ``0.333`` is not ``1/3``; but a decimal of 6 or more places is taken for a printed
-  float, and equals what rounds to it: ``0.333333`` is ``1/3``.
+- Plain numbers (``1,234``, ``12.50``, ``p/q``, ``\frac{p}{q}``, ``2 1/2``, ``1e-5``,
+  ``0.\overline{3}``), as exact fractions. ``0.333`` is not ``1/3``; but a decimal of 6 or more
+  places is taken for a printed float, and equals what rounds to it: ``0.333333`` is ``1/3``.
 - Percent: ``12%`` is ``0.12``; it is ``12`` too, since the question may say "percent". Below one
   that would be ambiguous, so ``0.5%`` is not ``0.5``.
 - ``52_8`` equals ``52_8`` and a bare ``52``; neither ``52_9`` nor its decimal value.
 - Words (``\text{Monday}``, ``no solution``, choice letters), whatever their case.
 - Lists in different brackets: ``(1,2)``, ``[1,2]`` and ``\{1,2\}`` are different things.
-- More than 1000 characters that are not the reference itself: wrong.
+- Braces that do not match, or more than 1000 characters: wrong, unless it is the reference
+  itself.
 """
 
 import re
@@ -21,7 +22,9 @@ from torl.rewards.units import TEXT
 
 PRINTED_PLACES = 6  # from this many decimal places on, a decimal may be a rounded value
 
-_DECIMAL = re.compile(r"([-+]?)(?:(\d{1,3}(?:,\d{3})+|\d+)(?:\.(\d*))?|\.(\d+))(?:[eE]([-+]?\d{1,3}))?")
+_INTEGER = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
+_DECIMAL = re.compile(rf"([-+]?)(?:({_INTEGER})(?:\.(\d*))?|\.(\d+))(?:[eE]([-+]?\d{{1,3}}))?")
+_REPEATING = re.compile(r"([-+]?)(\d+)?\.(\d*)\\overline\{(\d+)\}")
 _RATIO = re.compile(r"([-+]?)(?:(\d+) )?(?:\\frac\{([-+]?\d+)\}\{(\d+)\}|(\d+)/(\d+))")
 _IN_BASE = re.compile(r"(\d[\dA-Fa-f]*)(?:_\{?(?:\\text\{)?(\w+)\}{0,2})?")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z .'’-]*")
@@ -37,10 +40,23 @@ def decide_plain(answer: str, reference: str) -> bool | None:
         return True
     if max(len(answer), len(reference)) > MAX_CHARS:
         return False
-    for decide in (_equal_numbers, _equal_in_base, _equal_words, _equal_brackets):
+    for decide in (_malformed, _equal_numbers, _equal_in_base, _equal_words, _equal_brackets):
         verdict = decide(answer, reference)
         if verdict is not None:
             return verdict
+    return None
+
+
+def _malformed(answer: str, reference: str) -> bool | None:
+    """Braces that do not match cannot be parsed, and make the parser slow to find out."""
+    for text in (answer, reference):
+        depth = 0
+        for brace in re.findall(r"\\.|[{}]", text):
+            depth += {"{": 1, "}": -1}.get(brace, 0)
+            if depth < 0:
+                return False
+        if depth:
+            return False
     return None
 
 
@@ -78,13 +94,19 @@ def plain_number(text: str) -> Number | None:
     if match := _DECIMAL.fullmatch(body):
         sign, integer, decimals, bare, exponent = match.groups()
         digits, power = decimals or bare or "", int(exponent or 0)
-        value = Fraction(f"{sign}{(integer or '0').replace(',', '')}.{digits or '0'}")
+        value = Fraction(f"{sign}{re.sub('[ ,]', '', integer or '0')}.{digits or '0'}")
         return Number(value * Fraction(10) ** power, len(digits) - power, body != text)
     if match := _RATIO.fullmatch(body):
         sign, whole, top, bottom = match[1], match[2], match[3] or match[5], match[4] or match[6]
         if int(bottom) == 0:
             return None
         value = int(whole or 0) + Fraction(int(top), int(bottom))
+        return Number(-value if sign == "-" else value, 0, body != text)
+    if match := _REPEATING.fullmatch(body):
+        sign, integer, fixed, repeated = match.groups()
+        shift = 10 ** len(fixed)
+        value = Fraction(f"{integer or 0}.{fixed or 0}")
+        value += Fraction(int(repeated), shift * (10 ** len(repeated) - 1))
         return Number(-value if sign == "-" else value, 0, body != text)
     return None
 

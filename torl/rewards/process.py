@@ -41,8 +41,14 @@ class WorkerProcess:
         return bool(reply["equal"])
 
     def kill(self) -> None:
-        """Ends the process for good."""
+        """Ends the process for good. Called from another thread: a check that waits raises."""
         self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def release(self) -> None:
+        """Frees what the killed process held. Called when no check is running any more."""
         self._stop()
 
     def _replace(self) -> None:

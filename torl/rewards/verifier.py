@@ -54,7 +54,9 @@ class Verifier:
         """Kills the workers. A check that is running raises VerifierFault."""
         for process in self._processes:
             process.kill()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._threads.shutdown)
+        for process in self._processes:
+            process.release()
 
     def _check_in_worker(self, answer: str, reference: str) -> bool:
         process = self._idle.get()
