@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _GRACE_S = 5.0  # the parent's clock decides; the alarm is for orphans
@@ -26,9 +27,10 @@ def main() -> None:
     os.dup2(2, 1)  # whatever sympy prints must not be taken for a reply
     logging.disable(logging.CRITICAL)
     sys.setrecursionlimit(20_000)  # the parser of deep, but honest, expressions
-    limit = int(sys.argv[1]) * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    limit_kb = int(sys.argv[1]) * 1024
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(ValueError, OSError):  # macOS may refuse; the time limit remains
+        resource.setrlimit(resource.RLIMIT_AS, (limit_kb * 1024, limit_kb * 1024))
 
     from sympy.parsing import sympy_parser  # type: ignore[import-untyped]
 
@@ -36,16 +38,18 @@ def main() -> None:
 
     sympy_parser.eval_expr = _only_atoms(sympy_parser.eval_expr)
     equal("x^2", "2x+1")  # loads and compiles all that a check needs
-    used = _peak_kb()
-    # Above this, an allocation may have failed inside a handler that swallowed it.
-    memory_limit_kb = used + (limit // 1024 - used) // 4
+    # What one check may take. Beyond it, an allocation may have failed inside a handler that
+    # swallowed the error, so that "not equal" means nothing.
+    allowed_kb = (limit_kb - _peak_kb()) // 4
     print("{}", file=replies, flush=True)
     for line in sys.stdin:
-        reply = _answer(json.loads(line), equal, memory_limit_kb)
+        reply = _answer(json.loads(line), equal, allowed_kb)
         print(json.dumps(reply), file=replies, flush=True)
 
 
-def _answer(request: dict[str, Any], equal: Any, memory_limit_kb: int) -> dict[str, Any]:
+def _answer(request: dict[str, Any], equal: Callable[[str, str], bool], allowed_kb: int) -> dict[str, Any]:
+    """The reply. "retire" asks to be replaced, since memory that was taken stays taken."""
+    before_kb = _peak_kb()
     signal.setitimer(signal.ITIMER_REAL, request["timeout_s"] + _GRACE_S)
     try:
         verdict = equal(request["answer"], request["reference"])
@@ -55,10 +59,10 @@ def _answer(request: dict[str, Any], equal: Any, memory_limit_kb: int) -> dict[s
         return {"fault": f"{type(error).__name__}: {error}"[:500]}
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    retire = _peak_kb() > memory_limit_kb
-    if retire and not verdict:
+    took_much = _peak_kb() - before_kb > allowed_kb
+    if took_much and not verdict:
         return {"fault": "out of memory", "retire": True}
-    return {"equal": verdict, "retire": retire}
+    return {"equal": verdict, "retire": took_much}
 
 
 def _only_atoms(evaluate: Callable[..., Any]) -> Callable[..., Any]:
