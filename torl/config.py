@@ -49,6 +49,9 @@ class Prompt(Section):
     template), or a path to a text file with {problem} in it."""
     system: str | None = None
     """Template "chat" only: the system message (default: the paper's instruction)."""
+    max_tokens: int | None = Field(None, gt=0)
+    """Tasks with a longer prompt are dropped, and counted. Without it, a prompt that does not
+    fit the model's context beside the completion is an error."""
 
 
 class Rollout(Section):
@@ -70,8 +73,8 @@ class Rollout(Section):
     """Whether trajectories cut off by the budget train (False: their loss mask is zeroed)."""
     retries: int = Field(1, ge=0)
     """How often a trajectory lost to the world's fault is tried again before it is dropped."""
-    timeout_s: float = Field(600.0, gt=0)
-    """Wall-clock limit of one trajectory; past it the trajectory is the world's fault."""
+    tool_timeout_s: float = Field(600.0, gt=0)
+    """A tool that has not answered by then, waiting included, is the world's fault."""
 
 
 class Sampler(Section):
@@ -82,10 +85,10 @@ class Sampler(Section):
 
 
 class Sandbox(Section):
-    timeout_s: float = Field(5.0, gt=0)
-    """Wall-clock limit of one call; waiting for a worker is not charged."""
+    timeout_s: float = Field(20.0, gt=0)
+    """Wall-clock limit of one call, a backstop for code that waits; queueing is not charged."""
     cpu_s: float = Field(5.0, gt=0)
-    """CPU limit of one call."""
+    """CPU limit of one call: the budget that does not depend on how busy the machine is."""
     memory_mb: int = Field(512, gt=0)
     """Address space of one call."""
     output_kb: int = Field(64, gt=0)
@@ -162,6 +165,8 @@ class Checkpoint(Section):
 class Recipe(Section):
     """One run. Sections are documented field by field; `torl train RECIPE --show` prints all."""
 
+    name: str = "recipe"
+    """Names the run's folder; by default the recipe's own name."""
     description: str = ""
     """One line for `torl recipes`."""
     model: str = "smollm2-135m-instruct"
@@ -249,6 +254,7 @@ def load_recipe(name_or_path: str, overrides: list[str] | None = None) -> Recipe
         raise UserError(f"{name_or_path} is not valid YAML: {error}") from error
     if not isinstance(data, dict):
         raise UserError(f"{name_or_path}: a recipe is a mapping of keys, not a {type(data).__name__}")
+    data.setdefault("name", Path(name_or_path).stem)
     for item in overrides or []:
         key, equals, value = item.partition("=")
         if not equals or not key:

@@ -34,7 +34,7 @@ class StopReason(StrEnum):
     END = "end"  # the policy sampled an end-of-turn id (it trains)
     STOP = "stop"  # the text came to one of the stop strings
     LENGTH = "length"  # the token budget was used up: the trajectory was cut off
-    TOOL = "tool"  # a tool ended the episode
+    TOOL = "tool"  # a tool ended the episode, or the limit on requests past the last call did
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from torl.errors import UserError
 from torl.samplers.embedded.cache import Cache
@@ -26,10 +26,10 @@ class Decoder:
     """Runs a transformers model layer by layer. Weights are read in place, never copied, so
     an update by the learner is seen at once."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         config: Any = model.config
         _refuse_unsupported(config)
-        self.model: Any = model
+        self.model = model
         self.config = config
         self.heads = config.num_attention_heads
         self.key_heads = config.num_key_value_heads

@@ -10,9 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
-from torch import nn
 
 from torl.errors import SamplerFault
 from torl.samplers.base import Seed
@@ -33,7 +33,7 @@ class EmbeddedSampler:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         vocabulary: Vocabulary,
         end_ids: frozenset[int],
         max_sequences: int = 64,

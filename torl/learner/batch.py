@@ -1,0 +1,195 @@
+"""From trajectories to the tensors of a forward pass, without padding and without computing
+the same prompt twice.
+
+A pack is one sequence of tokens in which several trajectories lie behind a shared prompt::
+
+    tokens     [ shared head | rest of prompt a | a1 | a2 | rest of prompt b | b1 | ...]
+    positions    0 ...         continue           each continues at its prompt's end
+
+Each token sees its own segment up to itself, and the segments that come before it in its own
+trajectory; so each trajectory's numbers are those it has alone. Shapes: T tokens of a pack,
+M trained tokens of it, S segments.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torl.types import Trajectory
+
+
+@dataclass
+class Sample:
+    """One trajectory as the learner sees it. The lists have the length of ``ids``."""
+
+    name: str
+    prompt_ids: list[int]
+    ids: list[int]
+    loss_mask: list[int]
+    advantages: list[float]
+    sampler_logprobs: list[float]
+    old_logprobs: list[float] | None = None
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(self.loss_mask)
+
+    @property
+    def has_signal(self) -> bool:
+        return any(a != 0 for a, m in zip(self.advantages, self.loss_mask, strict=True) if m)
+
+
+@dataclass
+class Batch:
+    """The samples of one training step. ``trained_tokens`` counts those of all samples, with
+    signal or without: it is the denominator of the loss."""
+
+    samples: list[Sample]
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(sample.trained_tokens for sample in self.samples)
+
+    def split(self, parts: int) -> list["Batch"]:
+        """Contiguous mini-batches of nearly equal numbers of samples."""
+        bounds = [len(self.samples) * i // parts for i in range(parts + 1)]
+        return [Batch(self.samples[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+def sample_of(trajectory: Trajectory, train_truncated: bool = True) -> Sample:
+    """A judged trajectory as a sample; a cut-off one with an empty mask unless it trains."""
+    trains = train_truncated or not trajectory.truncated
+    return Sample(
+        name=trajectory.id,
+        prompt_ids=trajectory.prompt_ids,
+        ids=trajectory.ids,
+        loss_mask=trajectory.loss_mask if trains else [0] * len(trajectory.ids),
+        advantages=[trajectory.advantage] * len(trajectory.ids),
+        sampler_logprobs=trajectory.sampler_logprobs,
+    )
+
+
+@dataclass
+class Pack:
+    """One forward pass. Row m trains: the logits at ``source[m]`` predict ``targets[m]``."""
+
+    ids: Tensor  # (T,)
+    positions: Tensor  # (T,)
+    mask: Tensor  # (T, T) bool, True where row sees column
+    source: Tensor  # (M,) index into the T tokens
+    targets: Tensor  # (M,)
+    advantages: Tensor  # (M,) float
+    sampler_logprobs: Tensor  # (M,) float
+    old_logprobs: Tensor | None  # (M,) float
+    counts: list[int]  # trained tokens of each sample, in order
+
+
+def packs(samples: Sequence[Sample], tokens: int, dtype: torch.dtype = torch.float32) -> Iterator[Pack]:
+    """Packs of at most ``tokens`` tokens, samples in their order; one that is longer by itself
+    gets a pack of its own. Samples without trained tokens are left out by the caller."""
+    held: list[Sample] = []
+    size = 0
+    for sample in samples:
+        new_prompt = not held or held[-1].prompt_ids != sample.prompt_ids
+        cost = len(sample.ids) + (len(sample.prompt_ids) if new_prompt else 0)
+        if held and size + cost > tokens:
+            yield build_pack(held, dtype)
+            held, size, cost = [], 0, len(sample.ids) + len(sample.prompt_ids)
+        held.append(sample)
+        size += cost
+    if held:
+        yield build_pack(held, dtype)
+
+
+def build_pack(samples: Sequence[Sample], dtype: torch.dtype = torch.float32) -> Pack:
+    """Lays the samples out as in the picture above."""
+    layout = _Layout()
+    shared = _shared_head([s.prompt_ids for s in samples])
+    head = layout.add(samples[0].prompt_ids[:shared], parent=None)
+    prompt, prompt_ids = head, samples[0].prompt_ids[:shared]
+    for sample in samples:
+        if sample.prompt_ids != prompt_ids:
+            prompt, prompt_ids = layout.add(sample.prompt_ids[shared:], parent=head), sample.prompt_ids
+        # The last id predicts nothing, so it is not fed.
+        layout.add(sample.ids[:-1], parent=prompt)
+        layout.train(sample, prompt)
+    return layout.pack([s.trained_tokens for s in samples], dtype)
+
+
+def _shared_head(prompts: list[list[int]]) -> int:
+    """How many ids all prompts begin with. All of it, when there is one prompt only."""
+    first, shared = prompts[0], len(prompts[0])
+    for prompt in prompts[1:]:
+        n = 0
+        while n < min(shared, len(prompt)) and prompt[n] == first[n]:
+            n += 1
+        shared = n
+    if all(p == first for p in prompts):
+        return shared
+    return min(shared, min(len(p) for p in prompts) - 1)  # each rest keeps an id to predict from
+
+
+class _Layout:
+    """Segments laid one behind the other, each with the segments before it in its sequence."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.positions: list[int] = []
+        self.segment: list[int] = []
+        self.lines: list[list[int]] = []  # for each segment: itself and its ancestors
+        self.last: list[int] = []  # index of the last token at the end of each segment's line
+        self.source: list[int] = []
+        self.trained: list[tuple[int, float, float, float]] = []
+        self.has_old = True
+
+    def add(self, ids: list[int], parent: int | None) -> int:
+        number = len(self.lines)
+        line = self.lines[parent] if parent is not None else []
+        start = (
+            self.positions[self.last[parent]] + 1 if parent is not None and self.last[parent] >= 0 else 0
+        )
+        self.lines.append([*line, number])
+        self.ids += ids
+        self.positions += range(start, start + len(ids))
+        self.segment += [number] * len(ids)
+        end = len(self.ids) - 1
+        self.last.append(end if ids else (self.last[parent] if parent is not None else -1))
+        return number
+
+    def train(self, sample: Sample, prompt: int) -> None:
+        """Notes the trained ids of a sample: id n is predicted by id n-1, the first by the prompt."""
+        first = len(self.ids) - (len(sample.ids) - 1 if sample.ids else 0)
+        self.has_old &= sample.old_logprobs is not None
+        old = sample.old_logprobs or sample.sampler_logprobs
+        rows = zip(
+            sample.ids, sample.loss_mask, sample.advantages, sample.sampler_logprobs, old, strict=True
+        )
+        for n, (target, trains, advantage, sampler_logprob, old_logprob) in enumerate(rows):
+            if trains:
+                self.source.append(first + n - 1 if n > 0 else self.last[prompt])
+                self.trained.append((target, advantage, sampler_logprob, old_logprob))
+
+    def pack(self, counts: list[int], dtype: torch.dtype) -> Pack:
+        targets, advantages, sampler, old = zip(*self.trained, strict=True) if self.trained else ((),) * 4
+        return Pack(
+            ids=torch.tensor(self.ids, dtype=torch.long),
+            positions=torch.tensor(self.positions, dtype=torch.long),
+            mask=self._mask(),
+            source=torch.tensor(self.source, dtype=torch.long),
+            targets=torch.tensor(targets, dtype=torch.long),
+            advantages=torch.tensor(advantages, dtype=dtype),
+            sampler_logprobs=torch.tensor(sampler, dtype=dtype),
+            old_logprobs=torch.tensor(old, dtype=dtype) if self.has_old else None,
+            counts=counts,
+        )
+
+    def _mask(self) -> Tensor:
+        seen = torch.zeros(len(self.lines), len(self.lines), dtype=torch.bool)
+        for number, line in enumerate(self.lines):
+            seen[number, line] = True
+        segment = torch.tensor(self.segment, dtype=torch.long)
+        order = torch.arange(len(segment))
+        return seen[segment][:, segment] & (order[None, :] <= order[:, None])

@@ -1,0 +1,80 @@
+"""Checkpoints: a plain Hugging Face folder beside the learner's state, whole or not at all.
+
+checkpoints/step-00020/
+  model/                what transformers loads
+  learner.safetensors   master weights and optimizer state
+  state.json            steps done, updates done, seconds spent, held-out results so far
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from torl.errors import UserError
+from torl.insight.files import saving
+from torl.learner.local import LocalLearner
+
+_PREFIX = "step-"
+
+
+def save_checkpoint(
+    folder: Path, step: int, learner: LocalLearner, tokenizer: Any, state: dict[str, Any], keep: int
+) -> Path:
+    """Writes the checkpoint after ``step`` steps, then removes all but the ``keep`` newest.
+    An interrupted write leaves the older ones as they were. Raises UserError on a full disk."""
+    target = folder / f"{_PREFIX}{step:05d}"
+    temporary = folder / f".{target.name}.tmp"
+    with saving(target):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            save_model(temporary / "model", learner.model, tokenizer)
+            learner.save(temporary)
+            (temporary / "state.json").write_text(json.dumps({"step": step, **state}))
+            _sync(temporary)
+            shutil.rmtree(target, ignore_errors=True)
+            temporary.rename(target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    for old in _complete(folder)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
+    """A folder that transformers loads: weights, configuration, tokenizer."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint of a run's ``checkpoints`` folder, if there is one."""
+    return (_complete(folder) or [None])[-1]
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """What state.json says. Raises UserError when it is damaged."""
+    try:
+        state: dict[str, Any] = json.loads((checkpoint / "state.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{checkpoint} is damaged ({error}); remove it to go on from the one before"
+        ) from error
+    return state
+
+
+def _complete(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / "state.json").is_file())
+
+
+def _sync(folder: Path) -> None:
+    """To the disk, before the name says that it is complete."""
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

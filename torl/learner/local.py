@@ -1,0 +1,227 @@
+"""The second boundary: the learner holds the policy. This one does, in this process."""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from torl import config
+from torl.algorithms.losses import ppo_clip
+from torl.errors import UserError
+from torl.learner.batch import Batch, Pack, Sample, packs
+from torl.learner.logprobs import chosen_logprobs
+from torl.learner.masters import Masters
+
+
+class LocalLearner:
+    """``logprobs(batch)``, ``update(batch)``, ``save`` and ``load`` on a transformers model.
+
+    The model's weights are updated in place. ``temperature`` is the sampler's: the policy that
+    is trained is the distribution that was sampled.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        algorithm: config.Algorithm,
+        settings: config.Learner,
+        temperature: float = 1.0,
+    ) -> None:
+        self.model = model
+        self._algorithm = algorithm
+        self._settings = settings
+        self._temperature = temperature
+        self.updates = 0  # optimizer updates so far
+        self._bad_updates = 0  # of them, the last ones in a row that were skipped
+        _prepare(model, settings.activation_checkpointing)
+        self._masters = Masters(model)
+        self._optimizer = torch.optim.AdamW(
+            self._masters.by_name.values(),
+            lr=settings.lr,
+            betas=(settings.beta1, settings.beta2),
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    @torch.no_grad()
+    def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
+        """For each sample, the current log-probability of each of its ids; 0.0 where it does
+        not train."""
+        found: list[float] = []
+        for pack in packs(samples, self._settings.pack_tokens):
+            found += self._forward(pack)[0].tolist()
+        numbers = iter(found)
+        return [[next(numbers) if trains else 0.0 for trains in s.loss_mask] for s in samples]
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """``epochs`` passes over ``mini_batches`` parts of the batch, one optimizer update for
+        each. Returns metrics; those of the tokens are means over trained tokens."""
+        updates = self._algorithm.epochs * self._algorithm.mini_batches
+        samples = [s for s in batch.samples if s.trained_tokens]
+        if updates > 1:
+            self._fix_old_logprobs([s for s in samples if s.has_signal])
+        totals = _Totals()
+        for _ in range(self._algorithm.epochs):
+            for part in Batch(samples).split(self._algorithm.mini_batches):
+                self._step(part, totals)
+        return totals.means() | {"learner/trained_tokens": float(batch.trained_tokens)}
+
+    def _fix_old_logprobs(self, samples: list[Sample]) -> None:
+        """The ratio's denominator, before the first update changes the policy."""
+        if self._algorithm.old_logprobs == "sampler":
+            old = [s.sampler_logprobs for s in samples]
+        else:
+            old = self.logprobs(samples)
+        for sample, values in zip(samples, old, strict=True):
+            sample.old_logprobs = values
+
+    def _step(self, batch: Batch, totals: "_Totals") -> None:
+        """One optimizer update. The loss is summed over tokens and divided by the number of
+        trained tokens of the whole mini-batch, so it does not depend on how it is packed."""
+        denominator = batch.trained_tokens
+        samples = [s for s in batch.samples if s.has_signal]
+        if not samples:
+            totals.skip("no_signal")
+            return
+        self._optimizer.zero_grad(set_to_none=True)
+        for pack in packs(samples, self._settings.pack_tokens):
+            loss = self._loss(pack, totals) / denominator
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._masters.collect()
+            totals.add_loss(float(loss.detach()))
+        self._apply(totals)
+
+    def _loss(self, pack: Pack, totals: "_Totals") -> Tensor:
+        """Sum of the token losses of a pack."""
+        logprobs, entropy = self._forward(pack)
+        device = logprobs.device
+        old = pack.old_logprobs.to(device) if pack.old_logprobs is not None else logprobs.detach()
+        clips = self._algorithm.clip_low, self._algorithm.clip_high
+        loss, clipped = ppo_clip(logprobs, old, pack.advantages.to(device), *clips)
+        ratio = torch.exp(logprobs.detach() - old)
+        gap = (logprobs.detach() - pack.sampler_logprobs.to(device)).abs()
+        totals.add_tokens(ratio, clipped, entropy, gap if totals.updates == 0 else None)
+        return loss.sum()
+
+    def _forward(self, pack: Pack) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (M,) and entropies (M,) of a pack's trained tokens."""
+        device = self.model.device
+        hidden = self.model.base_model(
+            input_ids=pack.ids[None].to(device),
+            attention_mask=pack.mask[None, None].to(device),
+            position_ids=pack.positions[None].to(device),
+            use_cache=False,
+        ).last_hidden_state[0]
+        head = self.model.get_output_embeddings().weight
+        return chosen_logprobs(
+            hidden[pack.source.to(device)], head, pack.targets.to(device), self._temperature
+        )
+
+    def _apply(self, totals: "_Totals") -> None:
+        """Clips the gradient and updates; skips the update when the gradient is not finite."""
+        norm = torch.nn.utils.clip_grad_norm_(self._masters.by_name.values(), self._settings.max_grad_norm)
+        lr = self._settings.lr * min(1.0, (self.updates + 1) / max(1, self._settings.warmup_steps))
+        if not math.isfinite(float(norm)):
+            self._skip(totals)
+            return
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        self._masters.publish()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.updates += 1
+        self._bad_updates = 0
+        totals.add_update(float(norm), lr)
+
+    def _skip(self, totals: "_Totals") -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        totals.skip("non_finite")
+        self._bad_updates += 1
+        if self._bad_updates >= self._settings.max_bad_updates:
+            raise UserError(
+                f"{self._bad_updates} updates in a row had a gradient that is not finite; training stops. "
+                "Resume from the last checkpoint with a lower learner.lr, or with dtype=float32"
+            )
+
+    # Checkpoints. The folder is the caller's; it makes the whole of it atomic.
+
+    def save(self, folder: Path) -> None:
+        """Writes masters and optimizer state; the model itself is saved as a Hugging Face
+        folder by the caller."""
+        tensors = {}
+        for name, master in self._masters.by_name.items():
+            tensors[f"master.{name}"] = master.detach()
+            for key, value in self._optimizer.state.get(master, {}).items():
+                tensors[f"{key}.{name}"] = value
+        contiguous = {k: v.contiguous().clone() for k, v in tensors.items()}
+        save_file(contiguous, folder / "learner.safetensors", metadata={"updates": str(self.updates)})
+
+    def load(self, folder: Path, updates: int) -> None:
+        """Takes up the state that ``save`` wrote after ``updates`` updates."""
+        tensors = load_file(folder / "learner.safetensors")
+        with torch.no_grad():
+            for name, master in self._masters.by_name.items():
+                master.copy_(tensors.pop(f"master.{name}"))
+        for key, value in tensors.items():
+            field, _, name = key.partition(".")
+            self._optimizer.state[self._masters.by_name[name]][field] = value
+        self._masters.publish()
+        self.updates = updates
+
+
+def _prepare(model: Any, activation_checkpointing: bool) -> None:
+    """Dropout stays off, as it is when the policy samples; checkpointing alone needs train mode."""
+    model.eval()
+    if activation_checkpointing:
+        model.gradient_checkpointing_enable()
+        model.train()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+
+
+class _Totals:
+    """Sums of what the updates of one batch did."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+        self._skipped = {"no_signal": 0, "non_finite": 0}
+
+    def add_tokens(self, ratio: Tensor, clipped: Tensor, entropy: Tensor, gap: Tensor | None) -> None:
+        self._add("learner/ratio_mean", ratio)
+        self._add("learner/clip_ratio", clipped.float())
+        self._add("policy/entropy", entropy)
+        if gap is not None:  # later updates compare with a policy that has moved on
+            self._add("sampler/logprob_gap", gap)
+
+    def add_loss(self, loss: float) -> None:
+        self._sums["loss/policy"] = self._sums.get("loss/policy", 0.0) + loss
+
+    def add_update(self, norm: float, lr: float) -> None:
+        self.updates += 1
+        self._add("learner/grad_norm", torch.tensor([norm]))
+        self._sums["learner/lr"] = lr
+
+    def skip(self, why: str) -> None:
+        self.updates += 1
+        self._skipped[why] += 1
+
+    def _add(self, name: str, values: Iterable[float] | Tensor) -> None:
+        values = torch.as_tensor(values).double()
+        self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
+        self._counts[name] = self._counts.get(name, 0) + len(values)
+
+    def means(self) -> dict[str, float]:
+        means = {k: v / max(1, self._counts.get(k, 1)) for k, v in self._sums.items()}
+        if "loss/policy" in means:
+            means["loss/policy"] /= max(1, self.updates)
+        return means | {
+            "learner/updates": float(self.updates - sum(self._skipped.values())),
+            "learner/skipped_updates": float(sum(self._skipped.values())),
+        }

@@ -1,0 +1,209 @@
+"""Training: the loop, visible on one screen."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from torl.algorithms.advantages import grpo
+from torl.config import Algorithm, Recipe
+from torl.errors import UserError
+from torl.evaluate import measure
+from torl.insight.files import atomic_write
+from torl.insight.metrics import rollout_metrics
+from torl.insight.progress import Progress
+from torl.insight.report import write_report
+from torl.insight.stats import heldout_metrics
+from torl.learner.batch import Batch, sample_of
+from torl.learner.checkpoint import newest_checkpoint, read_state, save_checkpoint
+from torl.learner.local import LocalLearner
+from torl.parts import Parts, ToolLike, build
+from torl.rewards import RewardFunction
+from torl.rollout.collect import collect
+from torl.run import Run, default_run_dir
+from torl.tasks import TaskSets, TaskStream
+from torl.types import Group, Task, Trajectory
+
+TRAINING = 0  # first number of training's random streams; an evaluation's is 1
+
+
+async def _loop(
+    run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any], stop: "_Stop"
+) -> None:
+    """Rolls out, judges, updates, until the recipe's steps are done or ``stop`` is asked for."""
+    recipe, sampler = run.recipe, parts.agent.sampler
+    stream = TaskStream(parts.tasks.train, recipe.prompts_per_step, recipe.seed)
+    with Progress(recipe.steps, state["step"]) as progress:
+        if recipe.eval.before and "before" not in state:
+            state["before"] = await measure(parts, run, progress, "before", 0)
+        while state["step"] < recipe.steps and not stop.asked:
+            step, clock = state["step"], _Clock()
+            tasks = stream.batch(step)
+            with progress.part(f"step {step}", len(tasks) * recipe.group_size, quiet=True) as advance:
+                groups = await collect(
+                    parts.agent,
+                    tasks,
+                    recipe.group_size,
+                    parts.judge.judge,
+                    seed=(TRAINING, recipe.seed, step),
+                    on_done=lambda _, advance=advance: advance(),
+                    retries=recipe.rollout.retries,
+                )
+            clock.lap("time/rollout_s")
+            give_advantages(groups, recipe.algorithm)
+            trajectories = [t for group in groups for t in group.trajectories]
+            batch = Batch([sample_of(t, recipe.rollout.train_truncated) for t in trajectories])
+            metrics = rollout_metrics(groups) | learner.update(batch)
+            clock.lap("time/update_s")
+            sampler.set_weights(learner.updates)
+            state["step"] += 1
+            if (
+                recipe.eval.every
+                and state["step"] % recipe.eval.every == 0
+                and state["step"] < recipe.steps
+            ):
+                found = await measure(parts, run, progress, f"step-{state['step']:05d}", state["step"])
+                for name, summary in found.items():
+                    metrics |= heldout_metrics(name, summary)
+            metrics |= clock.times() | {"sampler/tokens_per_s": _sampled(trajectories) / clock.rollout_s}
+            run.write_step(step, groups, metrics)
+            state["seconds"] += metrics["time/step_s"]
+            progress.step(step, metrics)
+            if recipe.checkpoint.every and state["step"] % recipe.checkpoint.every == 0:
+                _save(run, parts, learner, state)
+        if not stop.asked:
+            state["after"] = await measure(parts, run, progress, "after", state["step"])
+
+
+def give_advantages(groups: Sequence[Group], algorithm: Algorithm) -> None:
+    """Fills in each trajectory's advantage from its group's rewards."""
+    for group in groups:
+        rewards = torch.tensor(group.rewards, dtype=torch.float64)
+        advantages = grpo(rewards, algorithm.normalise_std).tolist()
+        for trajectory, advantage in zip(group.trajectories, advantages, strict=True):
+            trajectory.advantage = advantage
+
+
+def train(
+    recipe: Recipe,
+    run_dir: str | Path | None = None,
+    *,
+    tasks: Sequence[Task] | TaskSets | None = None,
+    tools: Sequence[ToolLike] | None = None,
+    rewards: Sequence[RewardFunction] = (),
+    resume: bool = False,
+) -> Run:
+    """Trains a policy as ``recipe`` says and returns its run, finished or interrupted.
+
+    ``tasks``, ``tools`` (functions of one string) and ``rewards`` (functions of a trajectory
+    and its task) may be given from Python. With ``resume`` an interrupted run goes on from its
+    newest checkpoint, to the same result as if it had never stopped.
+    Raises UserError when something given is wrong, before anything is loaded where possible.
+    """
+    path = Path(run_dir) if run_dir is not None else default_run_dir(recipe.name)
+    run = _reopen(path, recipe) if resume else Run.create(path, recipe)
+    with run, _Stop() as stop:
+        checkpoint = newest_checkpoint(run.checkpoints)
+        state = read_state(checkpoint) if checkpoint else {"step": 0, "seconds": 0.0}
+        run.rewind(state["step"])
+        model = str(checkpoint / "model") if checkpoint else None
+        parts = build(recipe, tasks=tasks, tools=tools, rewards=rewards, model=model)
+        learner = LocalLearner(parts.model, recipe.algorithm, recipe.learner, recipe.rollout.temperature)
+        if checkpoint:
+            learner.load(checkpoint, state["updates"])
+        asyncio.run(_run(run, parts, learner, state, stop))
+    return run
+
+
+async def _run(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any], stop: "_Stop") -> None:
+    """The loop, and what is kept at its end, however it ends."""
+    parts.agent.sampler.set_weights(learner.updates)
+    try:
+        await _loop(run, parts, learner, state, stop)
+        _save(run, parts, learner, state)
+        if "after" in state:
+            run.write_summary(state.get("before", {}), state["after"], state["step"], state["seconds"])
+        write_report(run.path)
+    finally:
+        await parts.close()
+
+
+def _save(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any]) -> None:
+    newest = newest_checkpoint(run.checkpoints)
+    if newest is not None and read_state(newest)["step"] == state["step"]:
+        return
+    kept = {"seconds": state["seconds"], "updates": learner.updates, "before": state.get("before", {})}
+    step, keep = state["step"], run.recipe.checkpoint.keep
+    save_checkpoint(run.checkpoints, step, learner, parts.tokenizer, kept, keep)
+
+
+def _sampled(trajectories: Sequence[Trajectory]) -> int:
+    return sum(sum(t.sampled) for t in trajectories)
+
+
+MAY_CHANGE = ("steps", "eval", "checkpoint", "name", "description")
+
+
+def _reopen(path: Path, recipe: Recipe) -> Run:
+    """An interrupted run, to go on with. What decides its results must be as it was."""
+    run = Run.open(path, lock=True)
+    old, new = run.recipe.model_dump(), recipe.model_dump()
+    changed = [key for key in old if old[key] != new[key] and key not in MAY_CHANGE]
+    if changed:
+        run.close()
+        raise UserError(
+            f"{path} was begun with another recipe; it differs in {', '.join(changed)}. Resume with the "
+            f"same one ({path / 'recipe.yaml'}; {', '.join(MAY_CHANGE)} may change), or use another folder"
+        )
+    run.recipe = recipe
+    atomic_write(path / "recipe.yaml", recipe.to_yaml())
+    return run
+
+
+class _Stop:
+    """Ctrl-C, or SIGTERM, asks to stop after this step; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "_Stop":
+        with suppress(ValueError):  # not in the main thread: the caller's business
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.asked = True
+        print("\nFinishing this step, then saving. Once more stops at once.", flush=True)
+        signal.signal(number, self._before.get(number, signal.SIG_DFL))
+
+
+class _Clock:
+    """Seconds of the parts of one step."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    @property
+    def rollout_s(self) -> float:
+        return self.seconds["time/rollout_s"]
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[name] = now - self._last
+        self._last = now
+
+    def times(self) -> dict[str, float]:
+        return self.seconds | {"time/step_s": time.monotonic() - self._start}
