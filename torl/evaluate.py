@@ -25,7 +25,7 @@ async def evaluate(
                 group_size=1,
                 judge=parts.judge.judge,
                 seed=(EVALUATION, seed),
-                on_done=lambda _, advance=advance: advance(),
+                on_done=lambda _: advance(),  # noqa: B023 - called within this set
                 retries=parts.agent.limits.retries,
             )
     return found

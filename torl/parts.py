@@ -65,7 +65,8 @@ def build(
     folder = model or resolve_model(recipe.model)
     context = context_length(folder)
     _check_budget(recipe, context)
-    network, tokenizer = load_model_and_tokenizer(folder, recipe.dtype)
+    loaded, tokenizer = load_model_and_tokenizer(folder, recipe.dtype)
+    network: Any = loaded
     network.to(device_of(recipe))
     vocabulary = Vocabulary(tokenizer)
     encode = prompt_encoder(recipe.prompt, vocabulary, tools=bool(by_name))
@@ -119,12 +120,14 @@ def _task_sets(recipe: Recipe, tasks: Sequence[Task] | TaskSets | None) -> TaskS
 
 def _as_tool(tool: ToolLike) -> Tool:
     is_tool = hasattr(tool, "name") and hasattr(tool, "close")
-    return tool if is_tool else function_tool(tool)  # type: ignore[return-value, arg-type]
+    return tool if is_tool else function_tool(tool)  # type: ignore[return-value]
 
 
 def _that_fit(tasks: TaskSets, encode: Encode, recipe: Recipe, context: int) -> TaskSets:
-    budget = recipe.rollout.max_completion_tokens
-    fit = lambda some: fitting(some, encode, recipe.prompt, budget, context) if some else []  # noqa: E731
+    def fit(some: list[Task]) -> list[Task]:
+        budget = recipe.rollout.max_completion_tokens
+        return fitting(some, encode, recipe.prompt, budget, context) if some else []
+
     return replace(
         tasks, train=fit(tasks.train), test={name: fit(some) for name, some in tasks.test.items()}
     )

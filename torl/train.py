@@ -52,7 +52,7 @@ async def _loop(
                     recipe.group_size,
                     parts.judge.judge,
                     seed=(TRAINING, recipe.seed, step),
-                    on_done=lambda _, advance=advance: advance(),
+                    on_done=lambda _: advance(),  # noqa: B023 - called within this step
                     retries=recipe.rollout.retries,
                 )
             clock.lap("time/rollout_s")
@@ -110,7 +110,7 @@ def train(
     run = _reopen(path, recipe) if resume else Run.create(path, recipe)
     with run, _Stop() as stop:
         checkpoint = newest_checkpoint(run.checkpoints)
-        state = read_state(checkpoint) if checkpoint else {"step": 0, "seconds": 0.0}
+        state: dict[str, Any] = read_state(checkpoint) if checkpoint else {"step": 0, "seconds": 0.0}
         run.rewind(state["step"])
         model = str(checkpoint / "model") if checkpoint else None
         parts = build(recipe, tasks=tasks, tools=tools, rewards=rewards, model=model)
@@ -138,9 +138,14 @@ def _save(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any]) 
     newest = newest_checkpoint(run.checkpoints)
     if newest is not None and read_state(newest)["step"] == state["step"]:
         return
-    kept = {"seconds": state["seconds"], "updates": learner.updates, "before": state.get("before", {})}
-    step, keep = state["step"], run.recipe.checkpoint.keep
-    save_checkpoint(run.checkpoints, step, learner, parts.tokenizer, kept, keep)
+    save_checkpoint(
+        run.checkpoints,
+        learner,
+        parts.tokenizer,
+        step=state["step"],
+        state={"seconds": state["seconds"], "updates": learner.updates, "before": state.get("before", {})},
+        keep=run.recipe.checkpoint.keep,
+    )
 
 
 def _sampled(trajectories: Sequence[Trajectory]) -> int:

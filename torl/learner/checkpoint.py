@@ -20,7 +20,7 @@ _PREFIX = "step-"
 
 
 def save_checkpoint(
-    folder: Path, step: int, learner: LocalLearner, tokenizer: Any, state: dict[str, Any], keep: int
+    folder: Path, learner: LocalLearner, tokenizer: Any, *, step: int, state: dict[str, Any], keep: int
 ) -> Path:
     """Writes the checkpoint after ``step`` steps, then removes all but the ``keep`` newest.
     An interrupted write leaves the older ones as they were. Raises UserError on a full disk."""
@@ -52,7 +52,7 @@ def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The newest complete checkpoint of a run's ``checkpoints`` folder, if there is one."""
-    return (_complete(folder) or [None])[-1]
+    return next(reversed(_complete(folder)), None)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
