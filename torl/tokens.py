@@ -9,10 +9,12 @@ import json
 import re
 from typing import Any
 
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from torl.errors import UserError
 
+_NO_SPACE_IN_FRONT = {"prepend": "", "prepend_scheme": "never", "add_prefix_space": False}
 _BYTE_TOKEN = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
 
 
@@ -24,7 +26,8 @@ class Vocabulary:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
-        self.size = len(tokenizer)
+        self.size = max(tokenizer.get_vocab().values()) + 1
+        self._plain = _plain_backend(tokenizer)
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
         to_bytes = _token_reader(tokenizer)
         tokens = tokenizer.convert_ids_to_tokens(list(range(self.size)))
@@ -43,21 +46,40 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text that stands by itself: nothing is added, and no text, whatever it
-        spells, becomes a special token (a tool may print ``<|im_end|>``)."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        if backend is None:
+        spells, becomes a special token (a tool may print ``<|im_end|>``).
+
+        ``decode`` gives the text back, but for what the tokenizer itself makes alike: Unicode
+        forms (Qwen composes them, NFC), U+2581 and the space (SentencePiece).
+        """
+        if self._plain is None:
             return list(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
-        before = backend.encode_special_tokens
-        backend.encode_special_tokens = True  # "encode their text", that is
-        try:
-            return list(backend.encode(text, add_special_tokens=False).ids)
-        finally:
-            backend.encode_special_tokens = before
+        return list(self._plain.encode(text, add_special_tokens=False).ids)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a prompt as the tokenizer wants to begin one (a BOS id, where it has one);
         special tokens spelled in a template are special."""
         return list(self.tokenizer(text).input_ids)
+
+
+def _plain_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
+    """A copy of the tokenizer's engine that encodes text and nothing else: it knows no added
+    tokens, puts no space in front (SentencePiece), and cuts and pads nothing."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    plain = json.loads(backend.to_str())
+    plain |= {"added_tokens": [], "truncation": None, "padding": None}
+    parts = _parts(plain["normalizer"], "normalizers") + _parts(plain["pre_tokenizer"], "pretokenizers")
+    for part in parts:
+        part |= {key: value for key, value in _NO_SPACE_IN_FRONT.items() if key in part}
+    return Tokenizer.from_str(json.dumps(plain))
+
+
+def _parts(component: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    """A component of a tokenizer's file, as the list of what it is made of."""
+    if component is None:
+        return []
+    return [inner for part in component.get(name, []) for inner in _parts(part, name)] or [component]
 
 
 def _token_reader(tokenizer: PreTrainedTokenizerBase) -> Any:
