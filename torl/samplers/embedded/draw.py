@@ -16,7 +16,8 @@ def draw(logits: Tensor, uniforms: Tensor, temperatures: Tensor) -> tuple[Tensor
     """Ids (N,) and their natural log-probabilities (N,) under the distribution drawn from.
 
     logits: (N, V); uniforms: (N,) float64 in [0, 1); temperatures: (N,), 0 is greedy, whose
-    distribution is a single id with log-probability 0.
+    distribution is a single id with log-probability 0. Logits may be -inf; a NaN gives the
+    log-probability NaN.
     """
     logits = logits.float()
     greedy = temperatures <= 0
@@ -26,7 +27,8 @@ def draw(logits: Tensor, uniforms: Tensor, temperatures: Tensor) -> tuple[Tensor
     ids, total = _invert(weights, uniforms)
     logprobs = (scaled.gather(1, ids[:, None]) - peak).squeeze(1) - total.log().float()
     best = logits.argmax(-1)
-    return torch.where(greedy, best, ids), torch.where(greedy, 0.0, logprobs)
+    certain = greedy & total.isfinite()  # a NaN among the logits stays a NaN, greedy or not
+    return torch.where(greedy, best, ids), torch.where(certain, 0.0, logprobs)
 
 
 def _invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,4 +50,4 @@ def _invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     # Rounding may point past the block's last id with any weight: take that id then.
     last = BLOCK - 1 - (within > 0).flip(-1).to(torch.int8).argmax(-1, keepdim=True)
     ids = block * BLOCK + torch.minimum(inside, last)
-    return ids.squeeze(1), total
+    return ids.squeeze(1).clamp(max=vocabulary - 1), total  # past the end only for NaN
