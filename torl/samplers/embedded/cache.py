@@ -51,6 +51,12 @@ class Cache:
         self.keys = [F.pad(old, (0, more)) for old in self.keys]
         self.values = [F.pad(old, (0, 0, 0, more)) for old in self.values]
 
+    @torch.inference_mode()
+    def clear(self) -> None:
+        """Forgets everything, NaN included (see above)."""
+        for store in (*self.keys, *self.values):
+            store.zero_()
+
     def write_rows(self, layer: int, positions: Tensor, k: Tensor, v: Tensor) -> None:
         """Writes k, v (N, K, D) of the first N slots, each at its own position (N,)."""
         rows = torch.arange(len(positions) * self.key_heads, device=positions.device)

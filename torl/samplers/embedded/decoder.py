@@ -4,22 +4,25 @@ Families: Llama (SmolLM2, ...), Qwen2 (Qwen2.5, Qwen2.5-Math) and Qwen3. Each eq
 transformers' logits in float32 (tests/test_embedded.py). Shapes: N rows (tokens of one or
 many sequences), C hidden size, H query heads, K key heads, D head size, V vocabulary.
 
-A row's numbers do not depend on which or how many other rows are computed with it: rows are
-padded to a multiple of ``ROW_MULTIPLE``, where the matrix kernels are invariant to the number
-of rows (checked by a test), so timing never changes results.
+A row's numbers do not depend on which or how many other rows are computed with it, so timing
+never changes results. Rows are padded to a multiple of ``ROW_MULTIPLE``, where the matrix
+kernels are invariant to the number of rows; attention runs in blocks whose shapes follow from
+the positions alone (checked by tests).
 """
 
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from torl.errors import UserError
-from torl.samplers.embedded.cache import Cache
+from torl.samplers.embedded.cache import LENGTH_MULTIPLE, Cache
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 ROW_MULTIPLE = 8
+QUERY_BLOCK = LENGTH_MULTIPLE  # queries of a prefill attend in blocks that begin at multiples of this
+VALUE_BLOCK = 128  # values are summed in blocks: matrix kernels split longer sums by their length
 
 
 class Decoder:
@@ -28,7 +31,7 @@ class Decoder:
 
     def __init__(self, model: Any) -> None:
         config: Any = model.config
-        _refuse_unsupported(config)
+        _refuse_unsupported(model, config)
         self.model = model
         self.config = config
         self.heads = config.num_attention_heads
@@ -69,26 +72,34 @@ class Decoder:
         return F.linear(hidden, self.model.lm_head.weight, self.model.lm_head.bias)
 
     def prefill(self, ids: Tensor, start: int, slot: int, cache: Cache) -> None:
-        """Writes keys and values of ids (T,) at positions start..start+T of one slot."""
+        """Writes keys and values of ids (T,) at positions start..start+T of one slot.
+
+        Where a prompt is cut into chunks changes no bit: each block of queries attends with
+        the same shapes whichever chunk it comes in.
+        """
         count = len(ids)
-        pad = -count % ROW_MULTIPLE
-        ids = F.pad(ids, (0, pad))
+        ids = F.pad(ids, (0, -count % ROW_MULTIPLE))
         positions = torch.arange(start, start + len(ids), device=self.device)
-        length = cache.padded(start + len(ids))
-        seen = torch.arange(length, device=self.device) <= positions[:, None]  # (T, L)
-        group = self.heads // self.key_heads
-        seen = seen.repeat(group, 1)  # queries of a key head stand one after the other
+        lead = start % QUERY_BLOCK  # empty queries before the first, to fill its block
+        ends = range(start - lead + QUERY_BLOCK, start + len(ids) + QUERY_BLOCK, QUERY_BLOCK)
+        masks = [self._causal_block(end) for end in ends]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.write_span(layer, slot, start, k[:count], v[:count])
-            keys, values = cache.span(layer, slot, length)  # (K, L, D)
-            q = q.view(-1, self.key_heads, group, self.head_dim).permute(1, 2, 0, 3)  # (K, g, T, D)
-            out = F.scaled_dot_product_attention(
-                q.reshape(1, self.key_heads, -1, self.head_dim), keys[None], values[None], attn_mask=seen
-            )
-            return out.view(self.key_heads, group, -1, self.head_dim).permute(2, 0, 1, 3).flatten(1)
+            q = F.pad(q, (0, 0, 0, 0, lead, ends[-1] - start - len(q)))
+            out = [
+                _attend_block(queries, *cache.span(layer, slot, end), mask)
+                for queries, end, mask in zip(torch.split(q, QUERY_BLOCK), ends, masks, strict=True)
+            ]
+            return torch.cat(out)[lead : lead + len(ids)]
 
         self._layers(ids, positions, attend)
+
+    def _causal_block(self, end: int) -> Tensor:
+        """Which of ``end`` keys the last QUERY_BLOCK queries see, for all heads of a key head:
+        (g*T, L), the T queries of a head one after the other."""
+        seen = torch.ones(QUERY_BLOCK, end, dtype=torch.bool, device=self.device)
+        return seen.tril(end - QUERY_BLOCK).repeat(self.heads // self.key_heads, 1)
 
     def _layers(self, ids: Tensor, positions: Tensor, attend: Any) -> Tensor:
         """(N,) ids to (N, C) final hidden states; ``attend`` maps a layer's q, k, v to (N, H*D)."""
@@ -145,15 +156,33 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def _attend_rows(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
     """Attention of one query token a row, grouped queries without expanding the keys.
 
-    q: (N, H, D); keys, values: (N*K, L, D); bias: (N*K, 1, L). Returns (N, H*D).
+    q: (N, H, D); keys: (N*K, D, L); values: (N*K, L, D); bias: (N*K, 1, L). Returns (N, H*D).
     """
     rows, heads, dim = q.shape
     q = q.reshape(len(keys), -1, dim) * dim**-0.5  # (N*K, g, D)
-    scores = torch.bmm(q, keys.transpose(1, 2)).float() + bias
-    return torch.bmm(scores.softmax(-1).to(values.dtype), values).view(rows, heads * dim)
+    scores = torch.bmm(q, keys).float() + bias
+    weights = scores.softmax(-1).to(values.dtype)
+    # L is the longest neighbour's: what lies behind a row's own end must add an exact 0 to it.
+    blocks = zip(torch.split(weights, VALUE_BLOCK, 2), torch.split(values, VALUE_BLOCK, 1), strict=True)
+    first, *others = (torch.bmm(w, v) for w, v in blocks)
+    out = first.float()
+    for block in others:
+        out += block
+    return out.to(values.dtype).view(rows, heads * dim)
 
 
-def _refuse_unsupported(config: Any) -> None:
+def _attend_block(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """Attention of a block of queries of one sequence. q: (T, H, D); keys, values: (K, L, D);
+    seen: (g*T, L). Returns (T, H*D)."""
+    count, heads, dim = q.shape
+    q = q.view(count, len(keys), -1, dim).permute(1, 2, 0, 3)  # (K, g, T, D)
+    out = F.scaled_dot_product_attention(
+        q.reshape(1, len(keys), -1, dim), keys.mT[None], values[None], attn_mask=seen
+    )
+    return out.view(heads, count, dim).transpose(0, 1).flatten(1)
+
+
+def _refuse_unsupported(model: nn.Module, config: Any) -> None:
     if config.model_type not in FAMILIES:
         raise UserError(
             f"the embedded sampler knows the model families {', '.join(FAMILIES)}, "
@@ -164,6 +193,13 @@ def _refuse_unsupported(config: Any) -> None:
         raise UserError(
             "this model attends through a sliding window, which the embedded sampler does not do; "
             "set use_sliding_window to false in its config.json if it was trained without"
+        )
+    if config.hidden_act != "silu":
+        raise UserError(f"the embedded sampler knows the activation 'silu', not {config.hidden_act!r}")
+    plain = all(type(m) is nn.Linear for name, m in model.named_modules() if name.endswith("_proj"))
+    if not plain:
+        raise UserError(
+            "this model's layers are quantised or carry adapters; merge them into plain weights"
         )
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     if rope.get("rope_type") in ("dynamic", "longrope"):

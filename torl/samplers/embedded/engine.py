@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torl.errors import SamplerFault
+from torl.errors import SamplerFault, UserError
 from torl.samplers.base import Seed
 from torl.samplers.embedded.decoder import ROW_MULTIPLE, Decoder
 from torl.samplers.embedded.draw import draw
@@ -56,18 +56,22 @@ class EmbeddedSampler:
 
     def open(self, prompt_ids: Sequence[int], seeds: Sequence[Seed]) -> list[EmbeddedSession]:
         """One session a seed. A session takes its slot when it first samples."""
+        if not prompt_ids:
+            raise UserError("an empty prompt: a model needs at least one id to continue from")
         return [EmbeddedSession(self, prompt_ids, seed) for seed in seeds]
 
     def set_weights(self, version: int) -> None:
         """The weights are the learner's own, so only what was computed from them is forgotten."""
         if any(owner is not None and not owner.closed for owner in self._owners):
             raise SamplerFault("weights changed while trajectories are being sampled")
+        self._settle()
         self.version = version
         self._prompt_ids = []
 
     async def close(self) -> None:
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
             self._task.cancel()
+            await asyncio.wait([self._task])
         self._thread.shutdown(wait=True)
 
     # What sessions call, on the event loop's thread.
@@ -75,16 +79,21 @@ class EmbeddedSampler:
     def submit(self, session: EmbeddedSession) -> None:
         if session.slot is None:
             self._waiting.append(session)
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._start()
 
     def release(self, session: EmbeddedSession) -> None:
         """Its slot is taken back between passes: one may be running on the sampler's thread."""
-        session.finish(SamplerFault("the session was closed while it sampled"))
         if session in self._waiting:
             self._waiting.remove(session)
+            session.finish(_closed())
+        if self._waiting:  # the loop ends when all slots are held by sessions that wait for tools
+            self._start()
 
     # The loop.
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -98,26 +107,40 @@ class EmbeddedSampler:
                 for session in finished:
                     session.finish()
                 await asyncio.sleep(0)  # what was answered may ask again before the next pass
-        except BaseException as error:
-            self._fail(error)
+        except Exception as error:
+            self._fail(error)  # those who wait raise it
+        except BaseException:
+            self._fail(SamplerFault("the sampler was stopped"))
             raise
 
     def _admit(self) -> None:
         """Gives free slots to sessions that wait, first come, first served, lowest slot first."""
         for slot, owner in enumerate(self._owners):
             if owner is not None and owner.closed:
+                owner.finish(_closed())
                 self._owners[slot] = None
             if self._owners[slot] is None and self._waiting:
                 session = self._waiting.popleft()
                 session.slot = slot
                 self._owners[slot] = session
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: Exception) -> None:
+        """No session goes on after an error, not even one that waits for its tool: what the
+        cache holds is in doubt."""
+        self._settle()
         sessions = [*(s for s in self._owners if s is not None), *self._waiting]
         self._waiting.clear()
+        self._owners = [None] * len(self._owners)
+        self._prompt_ids = []
+        self._cache.clear()
         for session in sessions:
-            stopped = SamplerFault("the sampler was stopped")
-            session.finish(error if isinstance(error, Exception) else stopped)
+            session.closed = True
+            session.finish(error)
+
+    def _settle(self) -> None:
+        """Waits for the pass in flight, if any. There is one thread: what is put behind the
+        pass runs after it."""
+        self._thread.submit(lambda: None).result()
 
     # One pass, on the sampler's own thread.
 
@@ -195,10 +218,11 @@ class EmbeddedSampler:
         temperatures = torch.tensor([s.request.temperature for s in sessions if s.request is not None])
         drawn, logprobs = draw(logits, uniforms.to(logits.device), temperatures.to(logits.device))
         self.tokens_sampled += len(sessions)
+        broken = logprobs[~logprobs.isfinite()].tolist()
+        if broken:
+            raise SamplerFault(f"log-probability {broken[0]} for a sampled id: the weights are broken")
         finished = []
         for session, token, logprob in zip(sessions, drawn.tolist(), logprobs.tolist(), strict=True):
-            if not logprob > float("-inf"):
-                raise SamplerFault(f"log-probability {logprob} for a sampled id: the weights are broken")
             if session.request is not None and session.receive(
                 token, logprob, self._vocabulary.bytes_of(token), token in self._end_ids
             ):
@@ -207,6 +231,10 @@ class EmbeddedSampler:
 
     def _tensor(self, values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=self._decoder.device)
+
+
+def _closed() -> SamplerFault:
+    return SamplerFault("the session was closed while it sampled")
 
 
 def _padded(rows: int) -> int:

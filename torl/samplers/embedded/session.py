@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torl.errors import SamplerFault
+from torl.errors import Bug, SamplerFault
 from torl.samplers.base import SamplingParams, Seed
 from torl.tokens import StopFinder
 from torl.types import Completion, StopReason
@@ -47,14 +47,22 @@ class EmbeddedSession:
         """Continues until an end-of-turn id, a stop string, or ``max_tokens``."""
         if self.closed:
             raise SamplerFault("this session is closed")
+        if self.request is not None:
+            raise Bug("a session was asked for tokens while it samples")
         if max_tokens <= 0:
             return Completion([], [], StopReason.LENGTH, version=self._engine.version)
         self.request = Request(stop, max_tokens, params, self._engine.version)
         self._engine.submit(self)
-        return await self.request.done
+        try:
+            return await self.request.done
+        except asyncio.CancelledError:
+            self.close()  # nobody will know what it has sampled
+            raise
 
     def append(self, ids: Sequence[int]) -> None:
         """Adds an observation; it is computed when sampling goes on."""
+        if self.request is not None:
+            raise Bug("an observation was appended to a session while it samples")
         self.ids += ids
 
     def close(self) -> None:
