@@ -14,7 +14,7 @@ help:
 	@echo "make quickstart   train SmolLM2-135M to use Python on this machine (about 15 minutes)"
 	@echo "make test         the tests"
 	@echo "make lint         ruff and mypy, as in CI"
-	@echo "make smoke        two steps of the quickstart (about a minute)"
+	@echo "make smoke        two steps of the quickstart (within a minute)"
 	@echo "make wheel        build dist/torl-*.whl"
 	@echo "make clean        remove .venv and build results (runs/ stays)"
 
@@ -32,8 +32,8 @@ lint: $(READY)
 # In a folder of its own, so that it never meets an earlier run.
 smoke: $(READY)
 	rm -rf build/smoke && mkdir -p build/smoke
-	cd build/smoke && ../../$(BIN)/torl train quickstart steps=2 prompts_per_step=4 group_size=4 \
-		tasks.test_limit=8 rollout.max_completion_tokens=160
+	cd build/smoke && ../../$(BIN)/torl quickstart steps=2 prompts_per_step=4 group_size=4 tasks.test_limit=8
+	test -s build/smoke/runs/quickstart-*/summary.json -a -s build/smoke/runs/quickstart-*/report.html
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel

@@ -6,6 +6,7 @@ loaded, with the choices and the nearest name.
 """
 
 import difflib
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -254,7 +255,7 @@ def load_recipe(name_or_path: str, overrides: list[str] | None = None) -> Recipe
         raise UserError(f"{name_or_path} is not valid YAML: {error}") from error
     if not isinstance(data, dict):
         raise UserError(f"{name_or_path}: a recipe is a mapping of keys, not a {type(data).__name__}")
-    data.setdefault("name", Path(name_or_path).stem)
+    data.setdefault("name", re.sub(r"\.ya?ml$", "", Path(name_or_path).name))  # torl-1.5b is no suffix
     for item in overrides or []:
         key, equals, value = item.partition("=")
         if not equals or not key:
@@ -274,7 +275,7 @@ def builtin_recipes() -> dict[str, str]:
 
 def _read(name_or_path: str) -> str:
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or path.exists():
+    if path.suffix in (".yaml", ".yml") or path.is_file():
         if not path.is_file():
             raise UserError(f"no recipe file {name_or_path}; built-in recipes: {_names()}")
         return path.read_text(encoding="utf-8")
@@ -307,7 +308,8 @@ def _put(data: dict[str, Any], dotted: str, value: Any) -> None:
     if not dot or (":" in dotted.split("=", maxsplit=1)[0] and head != "rewards"):
         data[dotted] = value
     elif head == "rewards":
-        data.setdefault("rewards", {})[rest] = value
+        # Beside the default ones: to add a penalty must not take correctness away.
+        data.setdefault("rewards", dict(Recipe.model_fields["rewards"].default))[rest] = value
     else:
         child = data.setdefault(head, {})
         if not isinstance(child, dict):
