@@ -1,4 +1,4 @@
-"""Held-out accuracy: the same rollout as in training, greedy, and no update."""
+"""Held-out accuracy: the same rollout as in training, greedy by default, and no update."""
 
 import asyncio
 
@@ -15,17 +15,17 @@ EVALUATION = 1  # first number of an evaluation's random streams; training's is 
 async def evaluate(
     parts: Parts, progress: Progress, *, label: str = "evaluate", seed: int = 0
 ) -> dict[str, list[Group]]:
-    """One greedy trajectory for each held-out task, by task set."""
+    """One trajectory for each held-out task, by task set."""
     found = {}
     for name, tasks in parts.tasks.test.items():
         with progress.part(f"{label} {name}", len(tasks)) as advance:
             found[name] = await collect(
-                parts.greedy,
+                parts.evaluated,
                 tasks,
                 group_size=1,
                 judge=parts.judge.judge,
                 seed=(EVALUATION, seed),
-                on_done=lambda _: advance(),  # noqa: B023 - called within this set
+                on_done=lambda _: advance(),
                 retries=parts.agent.limits.retries,
             )
     return found

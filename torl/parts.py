@@ -33,11 +33,13 @@ class Parts:
     agent: Agent
     judge: Judge
     tasks: TaskSets
+    eval_temperature: float = 0.0
 
     @property
-    def greedy(self) -> Agent:
-        """The same agent without chance, for evaluation."""
-        return replace(self.agent, limits=self.agent.limits.model_copy(update={"temperature": 0.0}))
+    def evaluated(self) -> Agent:
+        """The same agent as it is evaluated: without chance, unless eval.temperature says otherwise."""
+        limits = self.agent.limits.model_copy(update={"temperature": self.eval_temperature})
+        return replace(self.agent, limits=limits)
 
     async def close(self) -> None:
         await self.agent.sampler.close()
@@ -78,7 +80,8 @@ def build(
         prefill_tokens=recipe.sampler.prefill_tokens,
     )
     agent = Agent(sampler, vocabulary, encode, recipe.rollout, by_name)
-    return Parts(network, tokenizer, agent, judge, _that_fit(task_sets, encode, recipe, context))
+    fitting_sets = _that_fit(task_sets, encode, recipe, context)
+    return Parts(network, tokenizer, agent, judge, fitting_sets, recipe.eval.temperature)
 
 
 def device_of(recipe: Recipe) -> torch.device:

@@ -131,6 +131,11 @@ class Run:
         if (self.path / "metrics.jsonl").exists():
             atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
 
+    def forget(self) -> None:
+        """Takes back what ``create`` wrote, when nothing came of it: the folder can be used again."""
+        for name in ("recipe.yaml", "versions.json"):
+            (self.path / name).unlink(missing_ok=True)
+
     # Reading
 
     def metrics(self) -> list[dict[str, float]]:

@@ -13,7 +13,7 @@ import torch
 
 from torl.algorithms.advantages import grpo
 from torl.config import Algorithm, Recipe
-from torl.errors import UserError
+from torl.errors import UserError, WorldFault
 from torl.evaluate import measure
 from torl.insight.files import atomic_write
 from torl.insight.metrics import rollout_metrics
@@ -40,7 +40,7 @@ async def _loop(
     recipe, sampler = run.recipe, parts.agent.sampler
     stream = TaskStream(parts.tasks.train, recipe.prompts_per_step, recipe.seed)
     with Progress(recipe.steps, state["step"]) as progress:
-        if recipe.eval.before and "before" not in state:
+        if recipe.eval.before and state["step"] == 0 and "before" not in state and not stop.asked:
             state["before"] = await measure(parts, run, progress, "before", 0)
         while state["step"] < recipe.steps and not stop.asked:
             step, clock = state["step"], _Clock()
@@ -52,12 +52,12 @@ async def _loop(
                     recipe.group_size,
                     parts.judge.judge,
                     seed=(TRAINING, recipe.seed, step),
-                    on_done=lambda _: advance(),  # noqa: B023 - called within this step
+                    on_done=lambda _: advance(),
                     retries=recipe.rollout.retries,
                 )
             clock.lap("time/rollout_s")
             give_advantages(groups, recipe.algorithm)
-            trajectories = [t for group in groups for t in group.trajectories]
+            trajectories = _kept(groups, step)
             batch = Batch([sample_of(t, recipe.rollout.train_truncated) for t in trajectories])
             metrics = rollout_metrics(groups) | learner.update(batch)
             clock.lap("time/update_s")
@@ -79,6 +79,18 @@ async def _loop(
                 _save(run, parts, learner, state)
         if not stop.asked:
             state["after"] = await measure(parts, run, progress, "after", state["step"])
+
+
+def _kept(groups: Sequence[Group], step: int) -> list[Trajectory]:
+    """The trajectories to train on. Raises WorldFault when the world's faults took all of them:
+    then something is broken, and more steps would only pretend to train."""
+    kept = [t for group in groups for t in group.trajectories]
+    if not kept:
+        raise WorldFault(
+            f"step {step}: every trajectory was lost to a fault of a tool, the sandbox, the sampler or a "
+            "reward; the warnings above say which. The steps before are saved: continue with --resume"
+        )
+    return kept
 
 
 def give_advantages(groups: Sequence[Group], algorithm: Algorithm) -> None:
@@ -106,17 +118,27 @@ def train(
     newest checkpoint, to the same result as if it had never stopped.
     Raises UserError when something given is wrong, before anything is loaded where possible.
     """
+    if recipe.rollout.temperature == 0:
+        raise UserError(
+            "rollout.temperature=0 makes all trajectories of a task the same, so there is nothing to learn "
+            "from; training samples, usually at 1"
+        )
     path = Path(run_dir) if run_dir is not None else default_run_dir(recipe.name)
     run = _reopen(path, recipe) if resume else Run.create(path, recipe)
     with run, _Stop() as stop:
         checkpoint = newest_checkpoint(run.checkpoints)
         state: dict[str, Any] = read_state(checkpoint) if checkpoint else {"step": 0, "seconds": 0.0}
-        run.rewind(state["step"])
         model = str(checkpoint / "model") if checkpoint else None
-        parts = build(recipe, tasks=tasks, tools=tools, rewards=rewards, model=model)
+        try:
+            parts = build(recipe, tasks=tasks, tools=tools, rewards=rewards, model=model)
+        except BaseException:
+            if not resume:
+                run.forget()
+            raise
         learner = LocalLearner(parts.model, recipe.algorithm, recipe.learner, recipe.rollout.temperature)
         if checkpoint:
             learner.load(checkpoint, state["updates"])
+        run.rewind(state["step"])
         asyncio.run(_run(run, parts, learner, state, stop))
     return run
 
@@ -130,6 +152,9 @@ async def _run(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, A
         if "after" in state:
             run.write_summary(state.get("before", {}), state["after"], state["step"], state["seconds"])
         write_report(run.path)
+    except WorldFault:
+        _save(run, parts, learner, state)
+        raise
     finally:
         await parts.close()
 
@@ -143,7 +168,7 @@ def _save(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any]) 
         learner,
         parts.tokenizer,
         step=state["step"],
-        state={"seconds": state["seconds"], "updates": learner.updates, "before": state.get("before", {})},
+        state={"updates": learner.updates} | {k: state[k] for k in ("seconds", "before") if k in state},
         keep=run.recipe.checkpoint.keep,
     )
 
@@ -158,17 +183,29 @@ MAY_CHANGE = ("steps", "eval", "checkpoint", "name", "description")
 def _reopen(path: Path, recipe: Recipe) -> Run:
     """An interrupted run, to go on with. What decides its results must be as it was."""
     run = Run.open(path, lock=True)
-    old, new = run.recipe.model_dump(), recipe.model_dump()
-    changed = [key for key in old if old[key] != new[key] and key not in MAY_CHANGE]
+    kept = set(Recipe.model_fields) - set(MAY_CHANGE)
+    changed = _differences(run.recipe.model_dump(include=kept), recipe.model_dump(include=kept))
     if changed:
         run.close()
         raise UserError(
-            f"{path} was begun with another recipe; it differs in {', '.join(changed)}. Resume with the "
+            f"{path} was begun with another recipe. It differs in {', '.join(changed)}. Resume with the "
             f"same one ({path / 'recipe.yaml'}; {', '.join(MAY_CHANGE)} may change), or use another folder"
         )
     run.recipe = recipe
     atomic_write(path / "recipe.yaml", recipe.to_yaml())
     return run
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
+    """What changed, e.g. ["learner.lr (1e-06, now 1e-05)"]."""
+    found = []
+    for key in old | new:
+        before, now = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            found += _differences(before, now, f"{section}{key}.")
+        elif before != now:
+            found.append(f"{section}{key} ({before!r}, now {now!r})")
+    return found
 
 
 class _Stop:

@@ -115,8 +115,15 @@ for _entry in [
         "learner",
     ),
     ("learner/clip_ratio", "ratio", "trained tokens whose ratio was clipped / trained tokens", "learner"),
-    ("learner/trained_tokens", "tokens", "tokens with loss mask 1 and an advantage", "learner"),
+    ("learner/trained_tokens", "tokens", "tokens with loss mask 1; the loss is divided by them", "learner"),
+    ("learner/updates", "updates", "optimizer updates that were made", "learner"),
     ("learner/skipped_updates", "updates", "updates skipped: non-finite loss or gradient", "learner"),
+    (
+        "learner/no_signal_updates",
+        "updates",
+        "updates left out: no advantage in the whole mini-batch",
+        "learner",
+    ),
     (
         "sampler/logprob_gap",
         "nats",

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,8 +47,11 @@ def atomic_write(path: Path, data: str | bytes | Iterable[bytes]) -> None:
 
 def remove_temporaries(folder: Path) -> None:
     """Removes what a killed process left between its write and its rename."""
-    for path in folder.rglob(".*.tmp"):
-        path.unlink(missing_ok=True)
+    for path in [*folder.rglob(".*.tmp")]:
+        if path.is_dir():  # a checkpoint
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _write(path: Path, data: str | bytes | Iterable[bytes]) -> None:

@@ -81,30 +81,33 @@ class Pack:
     mask: Tensor  # (T, T) bool, True where row sees column
     source: Tensor  # (M,) index into the T tokens
     targets: Tensor  # (M,)
-    advantages: Tensor  # (M,) float
-    sampler_logprobs: Tensor  # (M,) float
-    old_logprobs: Tensor | None  # (M,) float
-    counts: list[int]  # trained tokens of each sample, in order
+    advantages: Tensor  # (M,) float64, as are the next two: the loss takes its own dtype
+    sampler_logprobs: Tensor  # (M,)
+    old_logprobs: Tensor | None  # (M,)
 
 
-def packs(samples: Sequence[Sample], tokens: int, dtype: torch.dtype = torch.float32) -> Iterator[Pack]:
+def packs(samples: Sequence[Sample], tokens: int) -> Iterator[Pack]:
     """Packs of at most ``tokens`` tokens, samples in their order; one that is longer by itself
     gets a pack of its own. Samples without trained tokens are left out by the caller."""
+    return map(build_pack, _fill(samples, tokens))
+
+
+def _fill(samples: Sequence[Sample], tokens: int) -> Iterator[list[Sample]]:
     held: list[Sample] = []
     size = 0
     for sample in samples:
         new_prompt = not held or held[-1].prompt_ids != sample.prompt_ids
         cost = len(sample.ids) + (len(sample.prompt_ids) if new_prompt else 0)
         if held and size + cost > tokens:
-            yield build_pack(held, dtype)
+            yield held
             held, size, cost = [], 0, len(sample.ids) + len(sample.prompt_ids)
         held.append(sample)
         size += cost
     if held:
-        yield build_pack(held, dtype)
+        yield held
 
 
-def build_pack(samples: Sequence[Sample], dtype: torch.dtype = torch.float32) -> Pack:
+def build_pack(samples: Sequence[Sample]) -> Pack:
     """Lays the samples out as in the picture above."""
     layout = _Layout()
     shared = _shared_head([s.prompt_ids for s in samples])
@@ -116,7 +119,7 @@ def build_pack(samples: Sequence[Sample], dtype: torch.dtype = torch.float32) ->
         # The last id predicts nothing, so it is not fed.
         layout.add(sample.ids[:-1], parent=prompt)
         layout.train(sample, prompt)
-    return layout.pack([s.trained_tokens for s in samples], dtype)
+    return layout.pack()
 
 
 def _shared_head(prompts: list[list[int]]) -> int:
@@ -172,7 +175,7 @@ class _Layout:
                 self.source.append(first + n - 1 if n > 0 else self.last[prompt])
                 self.trained.append((target, advantage, sampler_logprob, old_logprob))
 
-    def pack(self, counts: list[int], dtype: torch.dtype) -> Pack:
+    def pack(self) -> Pack:
         targets, advantages, sampler, old = zip(*self.trained, strict=True) if self.trained else ((),) * 4
         return Pack(
             ids=torch.tensor(self.ids, dtype=torch.long),
@@ -180,10 +183,9 @@ class _Layout:
             mask=self._mask(),
             source=torch.tensor(self.source, dtype=torch.long),
             targets=torch.tensor(targets, dtype=torch.long),
-            advantages=torch.tensor(advantages, dtype=dtype),
-            sampler_logprobs=torch.tensor(sampler, dtype=dtype),
-            old_logprobs=torch.tensor(old, dtype=dtype) if self.has_old else None,
-            counts=counts,
+            advantages=torch.tensor(advantages, dtype=torch.float64),
+            sampler_logprobs=torch.tensor(sampler, dtype=torch.float64),
+            old_logprobs=torch.tensor(old, dtype=torch.float64) if self.has_old else None,
         )
 
     def _mask(self) -> Tensor:

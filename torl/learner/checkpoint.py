@@ -8,9 +8,14 @@ checkpoints/step-00020/
 
 import json
 import os
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from torl.errors import UserError
 from torl.insight.files import saving
@@ -26,16 +31,18 @@ def save_checkpoint(
     An interrupted write leaves the older ones as they were. Raises UserError on a full disk."""
     target = folder / f"{_PREFIX}{step:05d}"
     temporary = folder / f".{target.name}.tmp"
-    with saving(target):
+    with saving(target), _os_errors():
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         try:
             save_model(temporary / "model", learner.model, tokenizer)
             learner.save(temporary)
             (temporary / "state.json").write_text(json.dumps({"step": step, **state}))
-            _sync(temporary)
+            for path in [*temporary.rglob("*"), temporary]:
+                _sync(path)  # before the name says that it is complete
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
+            _sync(folder)  # and the name itself, before the older ones go
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -67,14 +74,25 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def _complete(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / "state.json").is_file())
+    found = [path for path in folder.glob(f"{_PREFIX}*") if (path / "state.json").is_file()]
+    return sorted(found, key=lambda path: (len(path.name), path.name))  # past step 99999 too
 
 
-def _sync(folder: Path) -> None:
-    """To the disk, before the name says that it is complete."""
-    for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """safetensors reports a full disk as an error of its own, with the number in its text."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

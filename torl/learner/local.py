@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from torl import config
 from torl.algorithms.losses import ppo_clip
@@ -85,7 +87,7 @@ class LocalLearner:
         denominator = batch.trained_tokens
         samples = [s for s in batch.samples if s.has_signal]
         if not samples:
-            totals.skip("no_signal")
+            totals.skip("learner/no_signal_updates")
             return
         self._optimizer.zero_grad(set_to_none=True)
         for pack in packs(samples, self._settings.pack_tokens):
@@ -98,12 +100,12 @@ class LocalLearner:
     def _loss(self, pack: Pack, totals: "_Totals") -> Tensor:
         """Sum of the token losses of a pack."""
         logprobs, entropy = self._forward(pack)
-        device = logprobs.device
-        old = pack.old_logprobs.to(device) if pack.old_logprobs is not None else logprobs.detach()
+        now = logprobs.detach()
+        old = pack.old_logprobs.to(now) if pack.old_logprobs is not None else now
         clips = self._algorithm.clip_low, self._algorithm.clip_high
-        loss, clipped = ppo_clip(logprobs, old, pack.advantages.to(device), *clips)
-        ratio = torch.exp(logprobs.detach() - old)
-        gap = (logprobs.detach() - pack.sampler_logprobs.to(device)).abs()
+        loss, clipped = ppo_clip(logprobs, old, pack.advantages.to(now), *clips)
+        ratio = torch.exp(now - old)
+        gap = (now - pack.sampler_logprobs.to(now)).abs()
         totals.add_tokens(ratio, clipped, entropy, gap if totals.updates == 0 else None)
         return loss.sum()
 
@@ -139,12 +141,13 @@ class LocalLearner:
 
     def _skip(self, totals: "_Totals") -> None:
         self._optimizer.zero_grad(set_to_none=True)
-        totals.skip("non_finite")
+        totals.skip("learner/skipped_updates")
         self._bad_updates += 1
         if self._bad_updates >= self._settings.max_bad_updates:
             raise UserError(
                 f"{self._bad_updates} updates in a row had a gradient that is not finite; training stops. "
-                "Resume from the last checkpoint with a lower learner.lr, or with dtype=float32"
+                "Begin a new run with a lower learner.lr or dtype=float32, from the start or from the last "
+                "checkpoint (model=.../checkpoints/step-.../model)"
             )
 
     # Checkpoints. The folder is the caller's; it makes the whole of it atomic.
@@ -162,26 +165,36 @@ class LocalLearner:
 
     def load(self, folder: Path, updates: int) -> None:
         """Takes up the state that ``save`` wrote after ``updates`` updates."""
-        tensors = load_file(folder / "learner.safetensors")
+        try:
+            tensors = load_file(folder / "learner.safetensors")
+            masters = {name: tensors.pop(f"master.{name}") for name in self._masters.by_name}
+        except (OSError, SafetensorError, KeyError) as error:
+            raise UserError(
+                f"{folder} is damaged ({error}); remove it to go on from the one before"
+            ) from error
         with torch.no_grad():
             for name, master in self._masters.by_name.items():
-                master.copy_(tensors.pop(f"master.{name}"))
+                master.copy_(masters[name])
         for key, value in tensors.items():
             field, _, name = key.partition(".")
-            self._optimizer.state[self._masters.by_name[name]][field] = value
+            master = self._masters.by_name[name]
+            self._optimizer.state[master][field] = value.to(master.device)
         self._masters.publish()
         self.updates = updates
 
 
 def _prepare(model: Any, activation_checkpointing: bool) -> None:
-    """Dropout stays off, as it is when the policy samples; checkpointing alone needs train mode."""
+    """Dropout stays off, as it is when the policy samples: of activation checkpointing, only the
+    layers that recompute are in train mode, and nothing inside them."""
     model.eval()
     if activation_checkpointing:
-        model.gradient_checkpointing_enable()
-        model.train()
+        # The second name is that of older versions of transformers.
+        enable = (
+            getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        )
+        enable({"use_reentrant": False})
         for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
+            module.training = isinstance(module, GradientCheckpointingLayer)
 
 
 class _Totals:
@@ -191,12 +204,12 @@ class _Totals:
         self.updates = 0
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
-        self._skipped = {"no_signal": 0, "non_finite": 0}
+        self._skipped = {"learner/no_signal_updates": 0.0, "learner/skipped_updates": 0.0}
 
     def add_tokens(self, ratio: Tensor, clipped: Tensor, entropy: Tensor, gap: Tensor | None) -> None:
         self._add("learner/ratio_mean", ratio)
         self._add("learner/clip_ratio", clipped.float())
-        self._add("policy/entropy", entropy)
+        self._add("loss/entropy", entropy)
         if gap is not None:  # later updates compare with a policy that has moved on
             self._add("sampler/logprob_gap", gap)
 
@@ -221,7 +234,5 @@ class _Totals:
         means = {k: v / max(1, self._counts.get(k, 1)) for k, v in self._sums.items()}
         if "loss/policy" in means:
             means["loss/policy"] /= max(1, self.updates)
-        return means | {
-            "learner/updates": float(self.updates - sum(self._skipped.values())),
-            "learner/skipped_updates": float(sum(self._skipped.values())),
-        }
+        done = self.updates - sum(self._skipped.values())
+        return means | self._skipped | {"learner/updates": done}
