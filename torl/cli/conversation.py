@@ -5,9 +5,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.text import Text
 
 from torl.cli.shared import ModelOrRun, Overrides, RecipeOption, complain, console, no_progress_bars, say

@@ -24,7 +24,7 @@ ShowOption = Annotated[bool, typer.Option("--show", help="Print the full resolve
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A built-in recipe's name, or a .yaml file.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A built-in name, or a .yaml file.")],
     overrides: Overrides = None,
     run: RunOption = None,
     resume: ResumeOption = False,
