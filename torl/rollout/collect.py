@@ -5,7 +5,7 @@ import logging
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from torl.errors import Bug, TorlError, WorldFault
+from torl.errors import Bug, UserError, WorldFault
 from torl.rollout.agent import Agent, run_episode
 from torl.samplers.base import Seed, Session
 from torl.types import Group, Task, Trajectory
@@ -31,48 +31,73 @@ async def collect(
 ) -> list[Group]:
     """``group_size`` trajectories of each task, judged. ``seed`` names the batch, e.g.
     (run seed, step). Trajectories lost to the world's faults are dropped and counted.
-    Raises Bug, naming the trajectory, for any error of ours."""
+    Raises Bug, naming the trajectory, for any error of ours. However it ends, no session
+    stays open."""
 
-    async def one(task: Task, sample: int, session: Session) -> Trajectory | None:
-        stream = (*seed, zlib.crc32(task.id.encode()), sample)
-        for attempt in range(retries + 1):
-            if attempt > 0:  # the same stream again: a retry changes nothing but the weather
-                session = agent.sampler.open(agent.encode_prompt(task), [stream])[0]
-            try:
-                trajectory = await run_episode(agent, task, sample, session)
-                await judge(trajectory)
-            except WorldFault as fault:
-                log.warning("trajectory %s#%d is lost: %s", task.id, sample, fault)
-                trajectory = None
-            except TorlError:
+    async def play(task: Task, sample: int, prompt_ids: list[int], session: Session) -> Trajectory:
+        """One attempt. Raises WorldFault, or an error that ends the run."""
+        name = f"{task.id}#{sample}"
+        try:
+            trajectory = await run_episode(agent, task, sample, session, prompt_ids)
+            await judge(trajectory)
+            return trajectory
+        except (WorldFault, UserError):
+            raise
+        except Exception as error:
+            if isinstance(error, Bug) and name in str(error):
                 raise
-            except Exception as error:
-                raise Bug(f"{task.id}#{sample}: {type(error).__name__}: {error}") from error
-            finally:
-                session.close()
-            if trajectory is not None:
+            raise Bug(f"{name}: {type(error).__name__}: {error}") from error
+        finally:
+            session.close()
+
+    async def one(
+        task: Task, sample: int, prompt_ids: list[int], stream: Seed, first: Session
+    ) -> Trajectory | None:
+        session: Session | None = first
+        trajectory = None
+        for left in reversed(range(retries + 1)):
+            try:  # again with the same stream: a retry changes nothing but the weather
+                session = session or agent.sampler.open(prompt_ids, [stream])[0]
+                trajectory = await play(task, sample, prompt_ids, session)
                 break
+            except WorldFault as fault:
+                session = None
+                fate = "is tried again" if left else "is lost"
+                log.warning("trajectory %s#%d %s: %s", task.id, sample, fate, fault)
         on_done(trajectory)
         return trajectory
 
-    async def group(task: Task) -> Group:
-        streams = [(*seed, zlib.crc32(task.id.encode()), n) for n in range(group_size)]
-        sessions = agent.sampler.open(agent.encode_prompt(task), streams)
-        async with asyncio.TaskGroup() as jobs:
-            running = [jobs.create_task(one(task, n, s)) for n, s in enumerate(sessions)]
-        done = [job.result() for job in running]
-        return Group(task, [t for t in done if t is not None], dropped=sum(t is None for t in done))
+    opened: list[Session] = []
 
+    def start(task: Task, jobs: asyncio.TaskGroup) -> list[asyncio.Task[Trajectory | None]]:
+        prompt_ids = agent.encode_prompt(task)
+        streams = [(*seed, zlib.crc32(task.id.encode()), n) for n in range(group_size)]
+        sessions = agent.sampler.open(prompt_ids, streams)
+        opened.extend(sessions)
+        rows = enumerate(zip(streams, sessions, strict=True))
+        return [jobs.create_task(one(task, n, prompt_ids, stream, s)) for n, (stream, s) in rows]
+
+    failure: BaseException
     try:
         async with asyncio.TaskGroup() as jobs:
-            groups = [jobs.create_task(group(task)) for task in tasks]
+            running = [start(task, jobs) for task in tasks]
+        return [_group(task, done) for task, done in zip(tasks, running, strict=True)]
     except BaseExceptionGroup as several:
-        raise _first(several) from several
-    return [job.result() for job in groups]
+        failure = _first(several)
+    finally:  # also of those that were cancelled before they began
+        for session in opened:
+            session.close()
+    raise failure  # out here it keeps its own cause, and does not get the group as its context
+
+
+def _group(task: Task, done: Sequence[asyncio.Task[Trajectory | None]]) -> Group:
+    trajectories = [job.result() for job in done]
+    kept = [t for t in trajectories if t is not None]
+    return Group(task, kept, dropped=len(trajectories) - len(kept))
 
 
 def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first plain exception of a nested group: one clear error, the rest as its cause."""
+    """The first plain exception of a nested group: one clear error."""
     error: BaseException = several
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
