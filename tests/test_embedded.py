@@ -106,7 +106,7 @@ async def play(
 
 
 SHORT, LONG = ids_of(5, seed=101), ids_of(70, seed=102)
-TURNS: Turns = [(6, SHORT), (7, LONG), (5, ids_of(16, 103)), (3, ids_of(17, 104)), (4, [])]
+TURNS: Turns = [(4, SHORT), (4, LONG), (3, ids_of(16, 103)), (3, ids_of(17, 104)), (3, [])]
 
 
 # The same numbers as transformers
@@ -121,8 +121,8 @@ def test_logprobs_equal_a_full_forward(family: str, fields: dict[str, Any]) -> N
     prompts = [shared, shared[:20] + ids_of(9, seed=2), [7], shared + ids_of(90, seed=3), shared[:8]]
 
     async def main() -> list[Record]:
-        engine = sampler(model, max_sequences=8, prefill_tokens=50)
-        sessions = [s for n, p in enumerate(prompts) for s in engine.open(p, [(n, 0), (n, 1), (n, 2)])]
+        engine = sampler(model, max_sequences=16, prefill_tokens=50)
+        sessions = [s for n, p in enumerate(prompts) for s in engine.open(p, [(n, 0), (n, 1)])]
         records = await asyncio.gather(*(play(s, TURNS, SamplingParams(0.8)) for s in sessions))
         await engine.close()
         return records
@@ -373,7 +373,7 @@ def test_a_trajectory_is_the_same_in_any_company(
     model = tiny_model(family, dtype=dtype, **fields)
     shared = ids_of(140, seed=9)
     prompts = [shared, shared[:100] + ids_of(40, 1), ids_of(1, 2), ids_of(30, 3), shared[:20]]
-    turns: Turns = [(12, SHORT), (9, LONG), (10, [])]
+    turns: Turns = [(5, SHORT), (4, LONG), (5, [])]
     assert_independent(model, prompts, turns, [8, 16, 64])
 
 
@@ -402,10 +402,11 @@ def test_rows_do_not_depend_on_their_number_or_on_padding_at_smollm2_shapes(dtyp
     length = len(prompt)
     results = []
     with torch.inference_mode():
-        for rows, longest in [(8, length), (24, 500), (64, length), (64, 1000)]:
+        for rows, longest in [(8, length), (24, 500), (64, 1000)]:
             cache = decoder.new_cache(64, 1024)
-            for slot in range(8):
-                decoder.prefill(torch.tensor(prompt), 0, slot, cache)
+            decoder.prefill(torch.tensor(prompt), 0, 0, cache)
+            for slot in range(1, 8):
+                cache.copy(0, slot, length)
             positions = torch.full((rows,), length)
             positions[8:] = longest
             feed = torch.arange(rows)
@@ -419,21 +420,21 @@ def test_rows_do_not_depend_on_their_number_or_on_padding_at_smollm2_shapes(dtyp
 def test_where_a_prompt_is_cut_changes_no_bit(shape: str, dtype: torch.dtype) -> None:
     """A prompt may go on from any prefix that it shares with the one before it."""
     if shape == "smollm2":
-        model = smollm_shaped_model(dtype)
+        model = smollm_shaped_model(dtype, vocab_size=300)
     else:
         model = tiny_model("qwen2", dtype=dtype, hidden_size=1536, num_attention_heads=12)
     decoder = Decoder(model)
-    ids = torch.tensor(ids_of(700, seed=1))
+    ids = torch.tensor(ids_of(400, seed=1))
 
     def prefill(*cuts: int) -> list[torch.Tensor]:
-        cache = decoder.new_cache(1, 768)
+        cache = decoder.new_cache(1, 512)
         with torch.inference_mode():
             for begin, end in zip((0, *cuts), (*cuts, len(ids)), strict=True):
                 decoder.prefill(ids[begin:end], begin, 0, cache)
         return [*cache.keys, *cache.values]
 
     whole = prefill()
-    for cuts in [(8,), (13,), (256,), (300,), (450,), (690,), (699,), (30, 77, 200, 431)]:
+    for cuts in [(8,), (256,), (300,), (30, 77, 200, 391)]:
         assert all(torch.equal(a, b) for a, b in zip(whole, prefill(*cuts), strict=True)), cuts
 
 

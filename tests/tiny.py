@@ -88,12 +88,12 @@ def tiny_model(
     return model.to(dtype)
 
 
-def smollm_shaped_model(dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Any:
+def smollm_shaped_model(dtype: torch.dtype = torch.bfloat16, seed: int = 0, vocab_size: int = 49152) -> Any:
     """Two random layers of SmolLM2-135M's shape: matrix kernels choose their blocks by shape."""
     return tiny_model(
         "llama",
         tied=True,
-        vocab_size=49152,
+        vocab_size=vocab_size,
         hidden_size=576,
         intermediate_size=1536,
         num_attention_heads=9,
