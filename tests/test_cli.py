@@ -142,7 +142,7 @@ class TestTrain:
         shown = plain((place / "trained.txt").read_text())
         assert shown.startswith(f"quickstart: {place / 'model'}, 2 steps, tools: python, run: {run}")
         assert re.search(r"sums before \d+\.\d% \d+\.\d – \d+\.\d% 4 ", shown)
-        assert re.search(r"after \d+\.\d% \d+\.\d – \d+\.\d% [+-]\d+\.\d 4 ", shown)
+        assert re.search(r"after \d+\.\d% \d+\.\d – \d+\.\d% 4 \S+ \S+ [+-]\d+\.\d", shown)
         for path in ("checkpoints/step-00002/model", "trajectories", "report.html"):
             assert f"{run / path}" in shown
             assert (run / path).exists()

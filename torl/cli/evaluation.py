@@ -51,7 +51,7 @@ def evaluate(
     from torl.insight.ending import accuracy_table
 
     say(target.name, "bold")
-    console.print(accuracy_table([(name, "", summary) for name, summary in result.items()]))
+    console.print(accuracy_table(result))
 
 
 def _with_tasks(recipe: Recipe, tasks: list[str] | None, limit: int | None) -> Recipe:

@@ -1,9 +1,10 @@
 """How a run ends in the terminal: what it reached, one episode worth reading, where all lies."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from torl.insight.examples import Evaluation, heldout_of, only_after_training
@@ -12,14 +13,13 @@ from torl.insight.stats import Summary
 from torl.learner.checkpoint import newest_checkpoint
 from torl.run import Run
 
-Row = tuple[str, str, Summary | None]
-"""A task set, when it was measured, and what was found."""
+STATISTICS = ("accuracy", "95% interval", "tasks", "code ratio", "pass ratio")
 
 
 def print_ending(run: Run, console: Console, example: bool = True) -> None:
     """The table of a finished run, with ``example`` one episode, its paths, and how to talk to it."""
     console.print()
-    console.print(accuracy_table(_rows(heldout_of(run))))
+    console.print(gain_table(heldout_of(run)))
     if example:
         _print_example(run, console)
     console.print()
@@ -28,42 +28,48 @@ def print_ending(run: Run, console: Console, example: bool = True) -> None:
     console.print(f"\nTalk to it:   torl chat {shlex.quote(str(run.path))}", markup=False, soft_wrap=True)
 
 
-def accuracy_table(rows: Iterable[Row]) -> Table:
-    """Accuracy with its 95% interval and the tool statistics; a gain where a set has a row before."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("held-out", ""):
-        table.add_column(title)
-    for title in ("accuracy", "95% interval", "gain", "tasks", "code ratio", "pass ratio"):
-        table.add_column(title, justify="right", no_wrap=True)
-    before: dict[str, float] = {}
-    for name, when, summary in rows:
-        table.add_row(*(_cells(name, when, summary, before) if summary else (name, when, "not measured")))
-        if summary and summary["accuracy"] is not None:
-            before.setdefault(name, summary["accuracy"])
+def gain_table(evaluations: Mapping[str, Evaluation]) -> Table:
+    """Before against after, a pair of rows for each held-out set; the gain is in points."""
+    table = _table(["held-out", ""], [*STATISTICS, "gain"])
+    for name, (before, after) in evaluations.items():
+        table.add_row(escape(name), "before", *_cells(before))
+        table.add_row("", "after", *_cells(after), _gain(before, after))
     return table
 
 
-def _cells(name: str, when: str, summary: Summary, before: dict[str, float]) -> list[str]:
+def accuracy_table(found: Mapping[str, Summary]) -> Table:
+    """One row for each held-out set."""
+    table = _table(["held-out"], STATISTICS)
+    for name, summary in found.items():
+        table.add_row(escape(name), *_cells(summary))
+    return table
+
+
+def _table(names: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in names:
+        table.add_column(title)
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def _cells(summary: Summary | None) -> list[str]:
+    if summary is None:
+        return ["–"] * len(STATISTICS)
     low, high = summary["ci95"]
-    accuracy = summary["accuracy"]
-    gained = f"{100 * (accuracy - before[name]):+.1f}" if accuracy is not None and name in before else ""
     return [
-        "" if name in before else name,
-        when,
-        _percent(accuracy),
+        _percent(summary["accuracy"]),
         f"{100 * low:.1f} – {_percent(high)}",
-        gained,
         str(summary["n"]),
         _percent(summary["code_ratio"]),
         _percent(summary["pass_ratio"]),
     ]
 
 
-def _rows(evaluations: dict[str, Evaluation]) -> Iterator[Row]:
-    for name, evaluation in evaluations.items():
-        if evaluation.before is not None:
-            yield name, "before", evaluation.before
-        yield name, "after", evaluation.after
+def _gain(before: Summary | None, after: Summary | None) -> str:
+    first, last = (summary["accuracy"] if summary else None for summary in (before, after))
+    return "–" if first is None or last is None else f"{100 * (last - first):+.1f}"
 
 
 def _print_example(run: Run, console: Console) -> None:
