@@ -98,7 +98,7 @@ class TestChat:
     def test_through_a_pipe(self, model: Path) -> None:
         """A process of its own, the real sampler, and the end of the input as the end."""
         process = spawn("chat", model, *PLAIN, cwd=model)
-        output, errors = process.communicate("What is 1 + 1?\n", timeout=100)
+        output, errors = process.communicate("What is 1 + 1?\n", timeout=300)
         assert process.returncode == 0, errors
         assert errors == ""
         assert re.search(r"\[\d+ tokens · ", output)

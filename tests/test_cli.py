@@ -115,7 +115,7 @@ class TestErrors:
         long = "x" * 200
         environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": "80"}
         process = spawn("train", f"{long}.yaml", cwd=tmp_path, env=environment)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == 2
         assert "\x1b[1;31m" in errors
         assert f"{long}.yaml" in errors
@@ -161,7 +161,7 @@ class TestTrain:
     def test_the_output_of_a_real_process(self, place: Path, tmp_path: Path) -> None:
         """Nothing of transformers' bars, nothing that waits for input; runs/ is made here."""
         process = spawn("quickstart", *small(place), cwd=tmp_path, stdin=subprocess.DEVNULL)
-        output, errors = process.communicate(timeout=100)
+        output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
         for bar in ("Writing model shards", "Loading weights", "it/s"):
             assert bar not in output + errors
@@ -181,7 +181,7 @@ class TestResume:
             seen.append(process.stdout.readline())
             assert seen[-1], process.communicate()
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=300)
         assert process.returncode == 130, errors
         assert "Traceback" not in errors
         stopped = re.search(r"Stopped after (\d+) of 5000 steps", output)
@@ -190,7 +190,7 @@ class TestResume:
         done = int(stopped[1])
         more = [f"steps={done + 1}", "--run", "my runs/a", "--resume"]
         process = spawn("train", "my runs/a/recipe.yaml", *more, cwd=tmp_path)
-        output, errors = process.communicate(timeout=100)
+        output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
         assert [line.split()[1] for line in output.splitlines() if line.startswith("step ")] == [str(done)]
 
