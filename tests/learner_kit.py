@@ -6,28 +6,31 @@ forward, takes log_softmax of all logits, and loops over tokens.
 
 import functools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.tiny import tiny_model
 from torl import config
-from torl.learner.batch import Sample
+from torl.learner.batch import Batch, Sample
 from torl.learner.local import LocalLearner, _Totals
 
 VOCABULARY = 60
 
 
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
+@contextmanager
+def single_thread() -> Iterator[None]:
     """Tiny matrices gain nothing from a second thread, and lose much to it on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def sample(
@@ -179,3 +182,21 @@ def exact(model: Any) -> Any:
 def _norm(module: Any, x: Tensor) -> Tensor:
     scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)
     return module.weight * (x * scale)  # type: ignore[no-any-return]
+
+
+def model_of(dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
+    model = tiny_model("llama", tied=True, vocab_size=VOCABULARY, dtype=dtype, seed=seed)
+    return exact(model) if dtype == torch.float64 else model
+
+
+def batch_of(*advantages: float, length: int = 6) -> Batch:
+    """One sample for each advantage, in groups of two that share a prompt."""
+    samples = []
+    for n, advantage in enumerate(advantages):
+        ids = [(7 * n + k * k) % VOCABULARY for k in range(length)]
+        mask = [1, 1, 0, 1, 1, 1][:length]
+        samples.append(sample([1, 2, 3 + n // 2], ids, mask, advantage, name=f"t#{n}"))
+    return Batch(samples)
+
+
+BATCH = (1.0, -1.0, 0.5, -0.5)  # advantages: two groups of two

@@ -17,7 +17,6 @@ from tests.learner_kit import (
     exact,
     gradients,
     learner,
-    one_thread,  # noqa: F401
     reference_loss,
     relative_error,
     sample,

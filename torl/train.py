@@ -2,11 +2,12 @@
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -175,6 +176,15 @@ def _save(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any]) 
 
 def _sampled(trajectories: Sequence[Trajectory]) -> int:
     return sum(sum(t.sampled) for t in trajectories)
+
+
+class _Callable(ModuleType):
+    """``torl.train`` names this module as soon as it is imported, and users mean the function."""
+
+    __call__ = staticmethod(train)
+
+
+sys.modules[__name__].__class__ = _Callable
 
 
 MAY_CHANGE = ("steps", "eval", "checkpoint", "name", "description")

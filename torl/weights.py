@@ -65,7 +65,7 @@ def load_model_and_tokenizer(
     source = resolve_model(name)
     tokenizer = load_tokenizer(source)
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype)
-    with _readable(source), _no_progress_bars():
+    with _readable(source), no_progress_bars():
         loader: Any = AutoModelForCausalLM  # typed as if it never gave the loading info
         model, loading = loader.from_pretrained(
             source, dtype=kind, attn_implementation="sdpa", output_loading_info=True
@@ -254,7 +254,7 @@ def convert(gguf: Path, target: Path, bundled: Bundled) -> None:
     """Writes a GGUF file as a plain Hugging Face folder: bfloat16 safetensors and tokenizer."""
     _say(f"converting {gguf.name} (once) ...")
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    with _no_progress_bars():
+    with no_progress_bars():
         tokenizer = AutoTokenizer.from_pretrained(**where)
         _split_digits(tokenizer)
         tokenizer.model_max_length = bundled.context
@@ -303,7 +303,7 @@ def _choices() -> str:
 
 
 @contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def no_progress_bars() -> Iterator[None]:
     """Silences transformers' bars, which would tear torl's own live display."""
     bars: Any = transformers_logging  # its switches carry no types
     shown = bars.is_progress_bar_enabled()

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from torl.errors import UserError
 from torl.insight.files import saving
 from torl.learner.local import LocalLearner
+from torl.weights import no_progress_bars
 
 _PREFIX = "step-"
 
@@ -53,8 +54,9 @@ def save_checkpoint(
 
 def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
     """A folder that transformers loads: weights, configuration, tokenizer."""
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with no_progress_bars():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
