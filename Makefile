@@ -8,13 +8,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help quickstart test lint smoke wheel clean
+.PHONY: help quickstart test lint smoke docs wheel clean
 
 help:
 	@echo "make quickstart   train SmolLM2-135M to use Python on this machine (about 15 minutes)"
 	@echo "make test         the tests"
 	@echo "make lint         ruff and mypy, as in CI"
 	@echo "make smoke        two steps of the quickstart (within a minute)"
+	@echo "make docs         the parts of docs/ that are made from the code"
 	@echo "make wheel        build dist/torl-*.whl"
 	@echo "make clean        remove .venv and build results (runs/ stays)"
 
@@ -34,6 +35,9 @@ smoke: $(READY)
 	rm -rf build/smoke && mkdir -p build/smoke
 	cd build/smoke && ../../$(BIN)/torl quickstart steps=2 prompts_per_step=4 group_size=4 tasks.test_limit=8
 	test -s build/smoke/runs/quickstart-*/summary.json -a -s build/smoke/runs/quickstart-*/report.html
+
+docs: $(READY)
+	$(BIN)/python -m tests.docs_kit
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel

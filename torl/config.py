@@ -33,7 +33,8 @@ class Tasks(Section):
     test_limit: int | None = Field(None, gt=0)
     """Use at most this many held-out tasks of each source (a seeded choice)."""
     holdout: int = Field(0, ge=0)
-    """When train and test are one file: this many tasks are held out of it, by seed."""
+    """This many tasks of the file `tasks.train` are held out (a seeded choice) and measured. Needed
+    when train and test are one file."""
     split_seed: int = 0
     """Seed of the choices above. Apart from `seed`, so that runs of all seeds share a split."""
     kinds: list[str] | None = None
@@ -49,7 +50,8 @@ class Prompt(Section):
     """"torl" (the paper's base-model prompt), "worked-examples", "chat" (the tokenizer's chat
     template), or a path to a text file with {problem} in it."""
     system: str | None = None
-    """Template "chat" only: the system message (default: the paper's instruction)."""
+    """Template "chat" only: the system message (default: the paper's instruction, or without tools
+    one to reason step by step)."""
     max_tokens: int | None = Field(None, gt=0)
     """Tasks with a longer prompt are dropped, and counted. Without it, a prompt that does not
     fit the model's context beside the completion is an error."""
@@ -69,7 +71,7 @@ class Rollout(Section):
     past_budget: Literal["tell", "ignore"] = "tell"
     """After C calls: "tell" the policy that no calls are left, or "ignore" requests (paper)."""
     max_requests_past_budget: int = Field(2, ge=0)
-    """With "tell": a trajectory that still asks this often after the last call is ended."""
+    """With "tell": so many requests after the last call are answered; the next ends the trajectory."""
     train_truncated: bool = True
     """Whether trajectories cut off by the budget train (False: their loss mask is zeroed)."""
     retries: int = Field(1, ge=0)
