@@ -59,7 +59,8 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    section, opening, body = "", None, []
+    section, opening = "", None
+    body: list[str] = []
     for line in text_of(page).splitlines():
         fence = re.match(r"(`{3,})(\w*) ?(\S*)$", line)
         if opening is None and fence:
