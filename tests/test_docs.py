@@ -150,8 +150,6 @@ def place(model: str, finished: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / f"{name}.jsonl").write_text("".join(rows))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    training = sys.modules["torl.train"]
-    monkeypatch.setattr(training, "grpo", training.grpo)
     kinds, modules = dict(KINDS), set(sys.modules)
     yield tmp_path
     KINDS.clear()

@@ -30,7 +30,7 @@ KEYS = re.findall(
     sampler.max_sequences sampler.prefill_tokens
     sandbox.timeout_s sandbox.cpu_s sandbox.memory_mb sandbox.output_kb sandbox.workers
     correctness.right correctness.wrong correctness.timeout_s correctness.workers
-    algorithm.advantage algorithm.normalise_std algorithm.clip_low algorithm.clip_high
+    algorithm.advantage algorithm.clip_low algorithm.clip_high
     algorithm.mini_batches algorithm.epochs algorithm.old_logprobs
     learner.lr learner.warmup_steps learner.weight_decay learner.beta1 learner.beta2
     learner.max_grad_norm learner.pack_tokens learner.activation_checkpointing learner.max_bad_updates
@@ -115,7 +115,7 @@ class TestOverrides:
             ("tasks.test_limit=null", "tasks.test_limit", None),
             ("model=owner/name-1e5", "model", "owner/name-1e5"),
             ("prompt.system=a=b", "prompt.system", "a=b"),
-            ("algorithm.normalise_std=false", "algorithm.normalise_std", False),
+            ("algorithm.advantage=dr_grpo", "algorithm.advantage", "dr_grpo"),
             (
                 "rewards.pkg.module:function=0.5",
                 "rewards",
@@ -162,7 +162,7 @@ class TestErrors:
             ("learner.beta1=1.0", "less than 1"),
             ("tasks.difficulty=2", "less than or equal to 1"),
             ("dtype=float16", "'float32' or 'bfloat16'"),
-            ("algorithm.advantage=gae", "'grpo'"),
+            ("algorithm.advantage=gpro", "none named 'gpro'. Did you mean grpo? Known: grpo, dr_grpo"),
             ("rollout.past_budget=shout", "'tell' or 'ignore'"),
             ("rollout.train_truncated=perhaps", "valid boolean"),
             ("tasks.kinds=sums", "valid list"),

@@ -371,7 +371,7 @@ def test_a_recipe_without_tools_has_none() -> None:
     ("names", "said"),
     [
         (["pyhton"], r"no tool named 'pyhton'. Did you mean python\? Choices: python; pkg.module:function"),
-        (["my_tools:"], "no tool named 'my_tools:'"),
+        (["my_tools:"], "'my_tools:' is not an import path"),
         (["my_tools:slove"], r"no 'slove'. Did you mean solve\? Choices there: .*ready, solve"),
         (["my_tools:number"], "a int, not a function"),
         (["no_such_module:fn"], "No module named 'no_such_module'; it must be installed"),

@@ -24,7 +24,7 @@ from tests.train_kit import (
     roll,
     trajectories,
 )
-from torl.config import Algorithm
+from torl.algorithms.advantages import grpo
 from torl.errors import UserError, WorldFault
 from torl.insight.catalog import lookup
 from torl.learner.batch import Batch, sample_of
@@ -214,7 +214,7 @@ def test_groups_that_lost_trajectories() -> None:
         Group(task, [Trajectory(task, n, [1], reward=r) for n, r in enumerate(rewards)])
         for rewards in ([], [1.0], [1.0, 1.0], [1.0, -1.0])
     ]
-    give_advantages(groups, Algorithm())
+    give_advantages(groups, grpo)
     found = [[round(t.advantage, 3) for t in group.trajectories] for group in groups]
     assert found == [[], [0.0], [0.0, 0.0], [0.707, -0.707]]
 

@@ -21,7 +21,8 @@ import torch
 
 from tests.learner_kit import single_thread
 from tests.tiny import byte_level_tokenizer, tiny_model
-from torl.config import Algorithm, Recipe
+from torl.algorithms.advantages import grpo
+from torl.config import Recipe
 from torl.insight.store import read_trajectories
 from torl.learner.local import LocalLearner
 from torl.parts import Parts, build
@@ -139,7 +140,7 @@ def parts_of(model: str, template: Path, **changes: Any) -> Iterator[Parts]:
 def roll(parts: Parts, step: int) -> list[Trajectory]:
     """Judged trajectories of four groups, with their advantages."""
     groups = asyncio.run(collect(parts.agent, TASKS[:4], 6, parts.judge.judge, seed=(0, 0, step)))
-    give_advantages(groups, Algorithm())
+    give_advantages(groups, grpo)
     return [t for group in groups for t in group.trajectories]
 
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from torl.errors import UserError
+from torl.imports import nearest
 
 
 class Section(BaseModel):
@@ -111,11 +112,14 @@ class Correctness(Section):
     """Processes that check answers."""
 
 
+ADVANTAGES = ("grpo", "dr_grpo")
+"""The names in torl/algorithms/advantages.py, known here without importing torch."""
+
+
 class Algorithm(Section):
-    advantage: Literal["grpo"] = "grpo"
-    """How rewards of a group become advantages."""
-    normalise_std: bool = True
-    """GRPO: divide by the group's standard deviation."""
+    advantage: str = "grpo"
+    """How rewards of a group become advantages: "grpo", "dr_grpo" (no division by the standard
+    deviation), or the import path of a function from rewards (G,) to advantages (G,)."""
     clip_low: float = Field(0.2, ge=0)
     """PPO clip: the ratio is clipped below at 1 - clip_low."""
     clip_high: float = Field(0.2, ge=0)
@@ -212,7 +216,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> "Recipe":
-        if self.algorithm.advantage == "grpo" and self.group_size < 2:
+        if self.group_size < 2 and ":" not in self.algorithm.advantage:
             raise ValueError(
                 "group_size: 1 gives GRPO no group to compare with (every advantage is 0); "
                 "use at least 2, usually 8 or 16"
@@ -222,6 +226,12 @@ class Recipe(Section):
                 f"rollout.max_observation_tokens={self.rollout.max_observation_tokens} leaves no room "
                 f"in rollout.max_completion_tokens={self.rollout.max_completion_tokens}, which counts "
                 "observations too; lower the first or raise the second"
+            )
+        advantage = self.algorithm.advantage
+        if ":" not in advantage and advantage not in ADVANTAGES:
+            raise ValueError(
+                f"algorithm.advantage: none named {advantage!r}.{nearest(advantage, list(ADVANTAGES))} "
+                f"Known: {', '.join(ADVANTAGES)}; or an import path, pkg.module:function"
             )
         samples = self.prompts_per_step * self.group_size
         if self.algorithm.mini_batches > samples:
@@ -283,8 +293,7 @@ def _read(name_or_path: str) -> str:
         return path.read_text(encoding="utf-8")
     resource = resources.files("torl.recipes") / f"{name_or_path}.yaml"
     if not resource.is_file():
-        near = difflib.get_close_matches(name_or_path, _names().split(", "), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        hint = nearest(name_or_path, _names().split(", "))
         raise UserError(
             f"no recipe named {name_or_path!r}.{hint} Built-in: {_names()}; or give a path to a .yaml file"
         )

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from torl.algorithms.advantages import grpo
-from torl.config import Algorithm, Recipe
+from torl.algorithms.advantages import Advantage, advantage_named
+from torl.config import Recipe
 from torl.errors import UserError, WorldFault
 from torl.evaluate import measure
 from torl.insight.files import atomic_write
@@ -39,6 +39,7 @@ async def _loop(
 ) -> None:
     """Rolls out, judges, updates, until the recipe's steps are done or ``stop`` is asked for."""
     recipe, sampler = run.recipe, parts.agent.sampler
+    advantage = advantage_named(recipe.algorithm.advantage)
     stream = TaskStream(parts.tasks.train, recipe.prompts_per_step, recipe.seed)
     with Progress(recipe.steps, state["step"]) as progress:
         if recipe.eval.before and state["step"] == 0 and "before" not in state and not stop.asked:
@@ -57,7 +58,7 @@ async def _loop(
                     retries=recipe.rollout.retries,
                 )
             clock.lap("time/rollout_s")
-            give_advantages(groups, recipe.algorithm)
+            give_advantages(groups, advantage)
             trajectories = _kept(groups, step)
             batch = Batch([sample_of(t, recipe.rollout.train_truncated) for t in trajectories])
             metrics = rollout_metrics(groups) | learner.update(batch)
@@ -94,13 +95,12 @@ def _kept(groups: Sequence[Group], step: int) -> list[Trajectory]:
     return kept
 
 
-def give_advantages(groups: Sequence[Group], algorithm: Algorithm) -> None:
+def give_advantages(groups: Sequence[Group], advantage: Advantage) -> None:
     """Fills in each trajectory's advantage from its group's rewards."""
     for group in groups:
         rewards = torch.tensor(group.rewards, dtype=torch.float64)
-        advantages = grpo(rewards, algorithm.normalise_std).tolist()
-        for trajectory, advantage in zip(group.trajectories, advantages, strict=True):
-            trajectory.advantage = advantage
+        for trajectory, value in zip(group.trajectories, advantage(rewards).tolist(), strict=True):
+            trajectory.advantage = value
 
 
 def train(
@@ -124,6 +124,7 @@ def train(
             "rollout.temperature=0 makes all trajectories of a task the same, so there is nothing to learn "
             "from; training samples, usually at 1"
         )
+    advantage_named(recipe.algorithm.advantage)
     path = Path(run_dir) if run_dir is not None else default_run_dir(recipe.name)
     run = _reopen(path, recipe) if resume else Run.create(path, recipe)
     with run, _Stop() as stop:

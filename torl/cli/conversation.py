@@ -138,11 +138,12 @@ class Conversation:
         return prompt
 
     def _encode(self, task: Task) -> list[int]:
-        if self.history is None:
+        if not self.history:  # the first question is asked as in training
             return self.parts.agent.encode_prompt(task)
-        from torl.rollout.prompt import INSTRUCTION
+        from torl.rollout.prompt import INSTRUCTION, INSTRUCTION_NO_TOOLS
 
-        system = {"role": "system", "content": self.recipe.prompt.system or INSTRUCTION}
+        instruction = INSTRUCTION if self.parts.agent.tools else INSTRUCTION_NO_TOOLS
+        system = {"role": "system", "content": self.recipe.prompt.system or instruction}
         messages = [system, *self.history, {"role": "user", "content": task.problem}]
         tokenizer = self.parts.tokenizer
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)

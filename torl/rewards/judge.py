@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import math
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from numbers import Real
@@ -14,6 +13,7 @@ from torl.rewards.answers import final_answer
 from torl.rewards.builtin import Correctness
 from torl.rewards.resolve import resolve_rewards
 from torl.rewards.verifier import Verifier
+from torl.threads import in_thread
 from torl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Judge:
         async with asyncio.timeout(self._timeout_s):
             if is_async(function):
                 return await function(trajectory, trajectory.task)
-            value = await _in_thread(function, trajectory, trajectory.task)
+            value = await in_thread(function, trajectory, trajectory.task)
             return await value if inspect.isawaitable(value) else value
 
 
@@ -117,36 +117,3 @@ def is_async(function: RewardFunction) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
     )
-
-
-async def _in_thread(function: RewardFunction, *args: Any) -> Any:
-    """Runs a sync function beside the event loop.
-
-    In a daemon thread, not asyncio's executor: that one is joined at exit, so one function
-    that never returns would keep the run from ending.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def finish(value: Any, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is None:
-            future.set_result(value)
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        value: Any = None
-        error: BaseException | None = None
-        try:
-            value = function(*args)
-        except StopIteration as stop:  # a future cannot carry it
-            error = RuntimeError(f"StopIteration: {stop}")
-        except BaseException as raised:  # even SystemExit is only this function's failure
-            error = raised if isinstance(raised, Exception) else RuntimeError(repr(raised))
-        with suppress(RuntimeError):  # the loop was closed meanwhile: no one waits
-            loop.call_soon_threadsafe(finish, value, error)
-
-    threading.Thread(target=run, name="torl-reward", daemon=True).start()
-    return await future

@@ -1,13 +1,12 @@
 """From the recipe's names and import paths to reward functions."""
 
-import difflib
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torl.errors import UserError
+from torl.imports import import_object, nearest
 from torl.rewards.builtin import executability
 
 _BUILTIN: dict[str, Callable[..., Any]] = {"executability": executability}
@@ -66,30 +65,13 @@ def _find(key: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., An
         return known[key]
     if ":" not in key:
         raise UserError(
-            f"rewards: no reward named {key!r}.{_nearest(key, list(known))} "
+            f"rewards: no reward named {key!r}.{nearest(key, list(known))} "
             f"Known: {', '.join(sorted(known))}; or give an import path, pkg.module:function"
         )
-    module_name, _, function_name = key.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a module may fail in any way while it is imported
-        raise UserError(
-            f"rewards: {key}: cannot import {module_name!r}: {type(error).__name__}: {error}. "
-            "It must be importable from where torl runs (PYTHONPATH)"
-        ) from error
-    function = getattr(module, function_name, None)
+    function = import_object(key, "rewards")
     if not callable(function):
-        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise UserError(
-            f"rewards: {key}: {module_name} has no function {function_name!r}."
-            f"{_nearest(function_name, names)} It has: {', '.join(sorted(names)) or 'none'}"
-        )
+        raise UserError(f"rewards: {key} is a {type(function).__name__}, not a function")
     return function  # type: ignore[no-any-return]
-
-
-def _nearest(name: str, choices: list[str]) -> str:
-    near = difflib.get_close_matches(name, choices, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _check_signature(part: WeightedReward) -> None:

@@ -1,13 +1,10 @@
 """What the policy may call: the Python tool, and any function of yours."""
 
-import difflib
-import importlib
-import os
-import sys
 from typing import Any
 
 from torl.config import Recipe
 from torl.errors import UserError
+from torl.imports import import_object, nearest
 from torl.sandbox import Limits
 from torl.tools.base import Tool, ToolContext
 from torl.tools.functions import FunctionTool, function_tool
@@ -47,13 +44,12 @@ def _limits(recipe: Recipe) -> Limits:
 
 
 def _imported(name: str) -> Tool:
-    module_name, colon, attribute = name.partition(":")
-    if not (colon and module_name and attribute):
+    if ":" not in name:
         raise UserError(
-            f"tools: no tool named {name!r}.{_nearest(name, ['python'])} Choices: python; "
+            f"tools: no tool named {name!r}.{nearest(name, ['python'])} Choices: python; "
             "pkg.module:function for a function of yours; none"
         )
-    found = _member(_module(module_name, name), attribute, name)
+    found = import_object(name, "tools")
     if _is_tool(found):
         tool: Tool = found
         return tool
@@ -62,41 +58,10 @@ def _imported(name: str) -> Tool:
     return function_tool(found)
 
 
-def _module(module_name: str, name: str) -> Any:
-    """Imports a module; those in the working directory are found too, after all others."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        return importlib.import_module(module_name)
-    except Exception as error:  # the user's module may raise anything
-        raise UserError(
-            f"tools: {name}: importing {module_name} failed with {type(error).__name__}: {error}; "
-            "it must be installed, or lie in the working directory or on PYTHONPATH"
-        ) from error
-
-
-def _member(module: Any, attribute: str, name: str) -> Any:
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        there = [
-            n for n, v in vars(module).items() if not n.startswith("_") and (callable(v) or _is_tool(v))
-        ]
-        raise UserError(
-            f"tools: {name}: {module.__name__} has no {attribute!r}.{_nearest(attribute, there)} "
-            f"Choices there: {', '.join(sorted(there)) or 'none'}"
-        ) from None
-
-
 def _is_tool(value: Any) -> bool:
     return not isinstance(value, type) and all(
         hasattr(value, part) for part in ("name", "close", "__call__")
     )
-
-
-def _nearest(name: str, choices: list[str]) -> str:
-    near = difflib.get_close_matches(name, choices, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
 
 
 __all__ = ["FunctionTool", "PythonTool", "Tool", "ToolContext", "function_tool", "load_tools"]

@@ -1,17 +1,15 @@
 """Any Python function as a tool. It runs in this process: it is trusted, the policy's text is not."""
 
 import asyncio
-import contextvars
 import inspect
 import re
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 from torl.errors import Bug, ModelMistake, UserError, WorldFault
+from torl.threads import in_thread
 from torl.tools.base import ToolContext
 from torl.types import ToolResult
 
@@ -61,7 +59,7 @@ class FunctionTool:
     async def _answer(self, arguments: tuple[Any, ...]) -> ToolResult:
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
-                value = self._fn(*arguments) if self._is_async else await _in_thread(self._fn, arguments)
+                value = self._fn(*arguments) if self._is_async else await in_thread(self._fn, *arguments)
                 if inspect.isawaitable(value):
                     value = await value
         except TimeoutError as error:
@@ -72,32 +70,9 @@ class FunctionTool:
         return value if isinstance(value, ToolResult) else ToolResult(str(value))
 
 
-async def _in_thread(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """The value of ``fn``, run in a thread of its own.
-
-    A daemon, not a pool's: a function that never returns can be neither killed nor waited for,
-    so it must not hold up other calls or the end of the program.
-    """
-    done: Future[tuple[Any, BaseException | None]] = Future()
-    done.set_running_or_notify_cancel()  # a caller that gave up cannot cancel it under the thread
-    run = contextvars.copy_context().run
-
-    def work() -> None:
-        try:
-            done.set_result((run(fn, *arguments), None))
-        except BaseException as error:  # carried over as a value: StopIteration cannot be set
-            done.set_result((None, error))
-
-    threading.Thread(target=work, name=f"torl-tool-{fn!r}", daemon=True).start()
-    value, error = await asyncio.wrap_future(done)
-    if error is not None:
-        raise error
-    return value
-
-
 def _name(fn: Callable[..., Any]) -> str:
     name = str(getattr(fn, "__name__", "")).lower()
-    if not re.fullmatch(r"[\w.+-]+", name) or name in ("output", "py", "python3"):
+    if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("output") or name in ("py", "python3"):
         raise UserError(
             f"{fn!r} cannot be a tool under the name {name!r}: the policy asks for a tool by its name "
             "behind a fence; define it with def and a name other than output, py, python3"

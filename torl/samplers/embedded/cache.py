@@ -1,16 +1,17 @@
-"""Keys and values of all slots, preallocated.
+"""Keys and values of all slots, preallocated, in blocks of BLOCK tokens.
 
-A layer's values are (slots*K, tokens, D), its keys (slots*K, D, tokens): the key heads of slot s
-are rows s*K .. s*K+K. The first N slots are a view, so decoding copies nothing; keys lie with
-their tokens last because the matrix kernels read such a view in place (three times faster than
-with D last on a CPU).
+A layer's keys are (blocks, slots*K, D, BLOCK), its values (blocks, slots*K, BLOCK, D); the key
+heads of slot s are rows s*K .. s*K+K. So one block of the first N slots is contiguous memory,
+which the matrix kernels read in place: of a longer cache they would copy the part they need, at
+every step, which took as long as the products themselves.
 """
 
+from functools import partial
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-LENGTH_MULTIPLE = 64  # attention runs over lengths padded to this: fewer shapes, same numbers
+BLOCK = 128
 
 
 class Cache:
@@ -27,29 +28,26 @@ class Cache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        rows, room = slots * key_heads, self.padded(tokens)
+        blocks, rows = -(-tokens // BLOCK), slots * key_heads
         self.key_heads = key_heads
         # Zeros, not empty: masked positions are multiplied by 0, and 0 x NaN is NaN.
-        self.keys = [torch.zeros(rows, head_dim, room, dtype=dtype, device=device) for _ in range(layers)]
-        self.values = [torch.zeros(rows, room, head_dim, dtype=dtype, device=device) for _ in range(layers)]
-
-    @staticmethod
-    def padded(length: int) -> int:
-        return -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        zeros = partial(torch.zeros, dtype=dtype, device=device)
+        self.keys = [zeros(blocks, rows, head_dim, BLOCK) for _ in range(layers)]
+        self.values = [zeros(blocks, rows, BLOCK, head_dim) for _ in range(layers)]
 
     @property
     def tokens(self) -> int:
         """Tokens that a slot has room for."""
-        return self.values[0].shape[1]
+        return len(self.keys[0]) * BLOCK
 
     def ensure(self, tokens: int) -> None:
         """Makes room for ``tokens`` in every slot; grows by half at least, so copies stay rare."""
         if tokens <= self.tokens:
             return
-        room = self.padded(max(tokens, self.tokens * 3 // 2))
-        more = room - self.tokens
-        self.keys = [F.pad(old, (0, more)) for old in self.keys]
-        self.values = [F.pad(old, (0, 0, 0, more)) for old in self.values]
+        more = -(-max(tokens, self.tokens * 3 // 2) // BLOCK) - len(self.keys[0])
+        for store in (self.keys, self.values):
+            for layer, old in enumerate(store):
+                store[layer] = torch.cat([old, old.new_zeros(more, *old.shape[1:])])
 
     @torch.inference_mode()
     def clear(self) -> None:
@@ -61,31 +59,39 @@ class Cache:
         """Writes k, v (N, K, D) of the first N slots, each at its own position (N,)."""
         rows = torch.arange(len(positions) * self.key_heads, device=positions.device)
         at = positions.repeat_interleave(self.key_heads)
-        self.keys[layer][rows, :, at] = k.flatten(0, 1)
-        self.values[layer][rows, at] = v.flatten(0, 1)
+        block, offset = at // BLOCK, at % BLOCK
+        self.keys[layer][block, rows, :, offset] = k.flatten(0, 1)
+        self.values[layer][block, rows, offset] = v.flatten(0, 1)
 
-    def rows(self, layer: int, slots: int, length: int) -> tuple[Tensor, Tensor]:
-        """Views of the first slots: keys (slots*K, D, length), values (slots*K, length, D)."""
-        heads = slots * self.key_heads
-        return self.keys[layer][:heads, :, :length], self.values[layer][:heads, :length]
+    def rows(self, layer: int, slots: int, length: int) -> list[tuple[Tensor, Tensor]]:
+        """Views of the first slots, block by block until ``length`` is covered:
+        keys (slots*K, D, BLOCK), values (slots*K, BLOCK, D)."""
+        heads, blocks = slots * self.key_heads, -(-length // BLOCK)
+        keys, values = self.keys[layer], self.values[layer]
+        return [(keys[b, :heads], values[b, :heads]) for b in range(blocks)]
 
     def write_span(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
         """Writes k, v (T, K, D) at positions start..start+T of one slot."""
-        heads = self._heads(slot)
-        self.keys[layer][heads, :, start : start + len(k)] = k.permute(1, 2, 0)
-        self.values[layer][heads, start : start + len(v)] = v.transpose(0, 1)
+        heads, end = self._heads(slot), start + len(k)
+        for block in range(start // BLOCK, -(-end // BLOCK)):
+            begin, stop = max(start, block * BLOCK), min(end, (block + 1) * BLOCK)
+            part = slice(begin - start, stop - start)
+            at = slice(begin - block * BLOCK, stop - block * BLOCK)
+            self.keys[layer][block, heads, :, at] = k[part].permute(1, 2, 0)
+            self.values[layer][block, heads, at] = v[part].transpose(0, 1)
 
     def span(self, layer: int, slot: int, length: int) -> tuple[Tensor, Tensor]:
-        """Views of one slot: keys (K, D, length), values (K, length, D)."""
-        heads = self._heads(slot)
-        return self.keys[layer][heads, :, :length], self.values[layer][heads, :length]
+        """Copies of one slot's keys and values, each (K, length, D)."""
+        heads, blocks = self._heads(slot), -(-length // BLOCK)
+        keys = self.keys[layer][:blocks, heads].permute(1, 0, 3, 2).flatten(1, 2)
+        values = self.values[layer][:blocks, heads].transpose(0, 1).flatten(1, 2)
+        return keys[:, :length], values[:, :length]
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copies the first ``length`` positions of one slot to another."""
-        old, new = self._heads(source), self._heads(target)
-        for keys, values in zip(self.keys, self.values, strict=True):
-            keys[new, :, :length] = keys[old, :, :length]
-            values[new, :length] = values[old, :length]
+        """Copies the blocks that hold the first ``length`` positions of one slot to another."""
+        old, new, blocks = self._heads(source), self._heads(target), -(-length // BLOCK)
+        for store in (*self.keys, *self.values):
+            store[:blocks, new] = store[:blocks, old]
 
     def _heads(self, slot: int) -> slice:
         return slice(slot * self.key_heads, (slot + 1) * self.key_heads)

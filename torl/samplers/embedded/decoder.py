@@ -17,12 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torl.errors import UserError
-from torl.samplers.embedded.cache import LENGTH_MULTIPLE, Cache
+from torl.samplers.embedded.cache import BLOCK, Cache
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 ROW_MULTIPLE = 8
-QUERY_BLOCK = LENGTH_MULTIPLE  # queries of a prefill attend in blocks that begin at multiples of this
-VALUE_BLOCK = 128  # values are summed in blocks: matrix kernels split longer sums by their length
+QUERY_BLOCK = 64  # queries of a prefill attend in blocks that begin at multiples of this
 
 
 class Decoder:
@@ -59,14 +58,14 @@ class Decoder:
         Row i belongs to slot i: its key and value are written at ``positions[i]``, and it
         attends to positions 0..positions[i] of that slot.
         """
-        length = cache.padded(int(positions.max()) + 1)
+        length = -(-(int(positions.max()) + 1) // BLOCK) * BLOCK
         mask = torch.arange(length, device=self.device) > positions[:, None]  # (N, L)
         bias = torch.zeros(mask.shape, device=self.device).masked_fill_(mask, float("-inf"))
         bias = bias.repeat_interleave(self.key_heads, 0)[:, None, :]  # (N*K, 1, L)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.write_rows(layer, positions, k, v)
-            return _attend_rows(q, *cache.rows(layer, len(ids), length), bias)
+            return _attend_rows(q, cache.rows(layer, len(ids), length), bias)
 
         hidden = self._layers(ids, positions, attend)
         return F.linear(hidden, self.model.lm_head.weight, self.model.lm_head.bias)
@@ -153,22 +152,22 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-right, left), dim=-1) * sin
 
 
-def _attend_rows(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+def _attend_rows(q: Tensor, blocks: list[tuple[Tensor, Tensor]], bias: Tensor) -> Tensor:
     """Attention of one query token a row, grouped queries without expanding the keys.
 
-    q: (N, H, D); keys: (N*K, D, L); values: (N*K, L, D); bias: (N*K, 1, L). Returns (N, H*D).
+    q: (N, H, D); blocks: keys (N*K, D, BLOCK) and values (N*K, BLOCK, D), L tokens in all;
+    bias: (N*K, 1, L). Returns (N, H*D).
+
+    L is the longest neighbour's. What lies behind a row's own end must add an exact 0 to it, and
+    matrix kernels split long sums by their length; so values are summed block by block.
     """
     rows, heads, dim = q.shape
-    q = q.reshape(len(keys), -1, dim) * dim**-0.5  # (N*K, g, D)
-    scores = torch.bmm(q, keys).float() + bias
-    weights = scores.softmax(-1).to(values.dtype)
-    # L is the longest neighbour's: what lies behind a row's own end must add an exact 0 to it.
-    blocks = zip(torch.split(weights, VALUE_BLOCK, 2), torch.split(values, VALUE_BLOCK, 1), strict=True)
-    first, *others = (torch.bmm(w, v) for w, v in blocks)
-    out = first.float()
-    for block in others:
-        out += block
-    return out.to(values.dtype).view(rows, heads * dim)
+    q = q.reshape(len(bias), -1, dim) * dim**-0.5  # (N*K, g, D)
+    scores = torch.cat([torch.bmm(q, keys) for keys, _ in blocks], dim=-1).float()
+    weights = (scores + bias).softmax(-1).to(q.dtype).split(BLOCK, dim=-1)  # type: ignore[no-untyped-call]
+    parts = [torch.bmm(w, values) for w, (_, values) in zip(weights, blocks, strict=True)]
+    out = parts[0] if len(parts) == 1 else torch.stack([p.float() for p in parts]).sum(0)
+    return out.to(q.dtype).view(rows, heads * dim)
 
 
 def _attend_block(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
@@ -177,7 +176,7 @@ def _attend_block(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tens
     count, heads, dim = q.shape
     q = q.view(count, len(keys), -1, dim).permute(1, 2, 0, 3)  # (K, g, T, D)
     out = F.scaled_dot_product_attention(
-        q.reshape(1, len(keys), -1, dim), keys.mT[None], values[None], attn_mask=seen
+        q.reshape(1, len(keys), -1, dim), keys[None], values[None], attn_mask=seen
     )
     return out.view(heads, count, dim).transpose(0, 1).flatten(1)
 
