@@ -1,4 +1,4 @@
-"""docs/: generated parts are current, code runs, and what the pages name is there.
+"""README and docs/: generated parts are current, code runs, and what the pages name is there.
 
 A section's blocks run one after the other in an empty folder. They run as they stand, but for the
 recipes: those are made small, with a tiny random model in the model's place.
@@ -31,7 +31,8 @@ from torl.run import Run
 from torl.tasks import KINDS
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("quickstart", "concepts", "recipes", "extend", "metrics", "paper")
+README = "../README"
+PAGES = (README, "quickstart", "concepts", "recipes", "extend", "metrics", "paper")
 COMMANDS = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
 
 
@@ -207,8 +208,8 @@ def test_generated_parts_are_current(path: Path) -> None:
 
 def test_every_page_is_tested_and_begins_with_what_it_is_for() -> None:
     ours = {"design", "log", "results"}  # written by hand, and tested by nothing here
-    assert {path.stem for path in docs_kit.DOCS.glob("*.md")} - ours == set(PAGES)
-    for page in PAGES:
+    assert {path.stem for path in docs_kit.DOCS.glob("*.md")} - ours == set(PAGES) - {README}
+    for page in set(PAGES) - {README}:
         title, empty, first = text_of(page).splitlines()[:3]
         assert title.startswith("# ")
         assert (empty, first[:1].isupper()) == ("", True)
@@ -217,7 +218,8 @@ def test_every_page_is_tested_and_begins_with_what_it_is_for() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_links_and_files_are_there(page: str) -> None:
     for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text_of(page)):
-        path = docs_kit.DOCS / (target or f"{page}.md")
+        here = docs_kit.DOCS / f"{page}.md"
+        path = here.parent / target if target else here
         assert path.is_file(), target
         titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
         slugs = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

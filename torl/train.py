@@ -1,13 +1,11 @@
 """Training: the loop, visible on one screen."""
 
 import asyncio
-import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,15 +14,16 @@ from torl.algorithms.advantages import Advantage, advantage_named
 from torl.config import Recipe
 from torl.errors import UserError, WorldFault
 from torl.evaluate import measure
-from torl.insight.files import atomic_write
 from torl.insight.metrics import rollout_metrics
 from torl.insight.progress import Progress
 from torl.insight.report import write_report
 from torl.insight.stats import heldout_metrics
+from torl.interrupt import Stop
 from torl.learner.batch import Batch, sample_of
 from torl.learner.checkpoint import newest_checkpoint, read_state, save_checkpoint
 from torl.learner.local import LocalLearner
 from torl.parts import Parts, ToolLike, build
+from torl.resume import reopen
 from torl.rewards import RewardFunction
 from torl.rollout.collect import collect
 from torl.run import Run, default_run_dir
@@ -34,9 +33,7 @@ from torl.types import Group, Task, Trajectory
 TRAINING = 0  # first number of training's random streams; an evaluation's is 1
 
 
-async def _loop(
-    run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any], stop: "_Stop"
-) -> None:
+async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any], stop: Stop) -> None:
     """Rolls out, judges, updates, until the recipe's steps are done or ``stop`` is asked for."""
     recipe, sampler = run.recipe, parts.agent.sampler
     advantage = advantage_named(recipe.algorithm.advantage)
@@ -65,11 +62,7 @@ async def _loop(
             clock.lap("time/update_s")
             sampler.set_weights(learner.updates)
             state["step"] += 1
-            if (
-                recipe.eval.every
-                and state["step"] % recipe.eval.every == 0
-                and state["step"] < recipe.steps
-            ):
+            if _due(recipe.eval.every, state["step"]) and state["step"] < recipe.steps:
                 found = await measure(parts, run, progress, f"step-{state['step']:05d}", state["step"])
                 for name, summary in found.items():
                     metrics |= heldout_metrics(name, summary)
@@ -77,10 +70,14 @@ async def _loop(
             run.write_step(step, groups, metrics)
             state["seconds"] += metrics["time/step_s"]
             progress.step(step, metrics)
-            if recipe.checkpoint.every and state["step"] % recipe.checkpoint.every == 0:
+            if _due(recipe.checkpoint.every, state["step"]):
                 _save(run, parts, learner, state)
         if not stop.asked:
             state["after"] = await measure(parts, run, progress, "after", state["step"])
+
+
+def _due(every: int, step: int) -> bool:
+    return every > 0 and step % every == 0
 
 
 def _kept(groups: Sequence[Group], step: int) -> list[Trajectory]:
@@ -126,8 +123,8 @@ def train(
         )
     advantage_named(recipe.algorithm.advantage)
     path = Path(run_dir) if run_dir is not None else default_run_dir(recipe.name)
-    run = _reopen(path, recipe) if resume else Run.create(path, recipe)
-    with run, _Stop() as stop:
+    run = reopen(path, recipe) if resume else Run.create(path, recipe)
+    with run, Stop() as stop:
         checkpoint = newest_checkpoint(run.checkpoints)
         state: dict[str, Any] = read_state(checkpoint) if checkpoint else {"step": 0, "seconds": 0.0}
         model = str(checkpoint / "model") if checkpoint else None
@@ -145,7 +142,7 @@ def train(
     return run
 
 
-async def _run(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any], stop: "_Stop") -> None:
+async def _run(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any], stop: Stop) -> None:
     """The loop, and what is kept at its end, however it ends."""
     parts.agent.sampler.set_weights(learner.updates)
     try:
@@ -186,60 +183,6 @@ class _Callable(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Callable
-
-
-MAY_CHANGE = ("steps", "eval", "checkpoint", "name", "description")
-
-
-def _reopen(path: Path, recipe: Recipe) -> Run:
-    """An interrupted run, to go on with. What decides its results must be as it was."""
-    run = Run.open(path, lock=True)
-    kept = set(Recipe.model_fields) - set(MAY_CHANGE)
-    changed = _differences(run.recipe.model_dump(include=kept), recipe.model_dump(include=kept))
-    if changed:
-        run.close()
-        raise UserError(
-            f"{path} was begun with another recipe. It differs in {', '.join(changed)}. Resume with the "
-            f"same one ({path / 'recipe.yaml'}; {', '.join(MAY_CHANGE)} may change), or use another folder"
-        )
-    run.recipe = recipe
-    atomic_write(path / "recipe.yaml", recipe.to_yaml())
-    return run
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
-    """What changed, e.g. ["learner.lr (1e-06, now 1e-05)"]."""
-    found = []
-    for key in old | new:
-        before, now = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(now, dict):
-            found += _differences(before, now, f"{section}{key}.")
-        elif before != now:
-            found.append(f"{section}{key} ({before!r}, now {now!r})")
-    return found
-
-
-class _Stop:
-    """Ctrl-C, or SIGTERM, asks to stop after this step; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "_Stop":
-        with suppress(ValueError):  # not in the main thread: the caller's business
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.asked = True
-        print("\nFinishing this step, then saving. Once more stops at once.", flush=True)
-        signal.signal(number, self._before.get(number, signal.SIG_DFL))
 
 
 class _Clock:

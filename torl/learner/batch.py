@@ -44,8 +44,8 @@ class Sample:
 
 @dataclass
 class Batch:
-    """The samples of one training step. ``trained_tokens`` counts those of all samples, with
-    signal or without: it is the denominator of the loss."""
+    """The samples of one training step, or of one mini-batch of it. ``trained_tokens`` counts those
+    of all samples, with signal or without: an update's loss is divided by its mini-batch's."""
 
     samples: list[Sample]
 

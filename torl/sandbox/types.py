@@ -14,7 +14,7 @@ class Limits:
     Raises ValueError for a limit that is impossible.
     """
 
-    timeout_s: float = 5.0  # wall clock, from the moment the code may start; queueing is not charged
+    timeout_s: float = 20.0  # wall clock, from the moment the code may start; queueing is not charged
     cpu_s: float = 5.0  # processor time of the process and the children it waited for
     memory_mb: int = 512  # address space, the interpreter's own (about 30 MB) included
     output_kb: int = 64  # kept of each stream, 3/4 of it from the head; the rest is counted

@@ -63,12 +63,16 @@ class Cache:
         self.keys[layer][block, rows, :, offset] = k.flatten(0, 1)
         self.values[layer][block, rows, offset] = v.flatten(0, 1)
 
-    def rows(self, layer: int, slots: int, length: int) -> list[tuple[Tensor, Tensor]]:
+    def rows(
+        self, layer: int, slots: int, length: int, shared: int = 0, source: int = 0
+    ) -> list[tuple[Tensor, Tensor]]:
         """Views of the first slots, block by block until ``length`` is covered:
-        keys (slots*K, D, BLOCK), values (slots*K, BLOCK, D)."""
-        heads, blocks = slots * self.key_heads, -(-length // BLOCK)
+        keys (slots*K, D, BLOCK), values (slots*K, BLOCK, D); of the first ``shared`` blocks those
+        of slot ``source`` alone: (K, D, BLOCK), (K, BLOCK, D)."""
+        every, one = slice(slots * self.key_heads), self._heads(source)
+        heads = [one if block < shared else every for block in range(-(-length // BLOCK))]
         keys, values = self.keys[layer], self.values[layer]
-        return [(keys[b, :heads], values[b, :heads]) for b in range(blocks)]
+        return [(keys[block, which], values[block, which]) for block, which in enumerate(heads)]
 
     def write_span(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
         """Writes k, v (T, K, D) at positions start..start+T of one slot."""

@@ -52,11 +52,14 @@ class Decoder:
             device=self.device,
         )
 
-    def decode(self, ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+    def decode(
+        self, ids: Tensor, positions: Tensor, cache: Cache, shared: int = 0, source: int = 0
+    ) -> Tensor:
         """One token for each of the first N slots. ids, positions: (N,). Returns (N, V).
 
         Row i belongs to slot i: its key and value are written at ``positions[i]``, and it
-        attends to positions 0..positions[i] of that slot.
+        attends to positions 0..positions[i] of that slot. The first ``shared`` blocks hold the
+        same in all slots that count: they are read once, from slot ``source``.
         """
         length = -(-(int(positions.max()) + 1) // BLOCK) * BLOCK
         mask = torch.arange(length, device=self.device) > positions[:, None]  # (N, L)
@@ -65,7 +68,7 @@ class Decoder:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.write_rows(layer, positions, k, v)
-            return _attend_rows(q, cache.rows(layer, len(ids), length), bias)
+            return _attend_rows(q, cache.rows(layer, len(ids), length, shared, source), bias)
 
         hidden = self._layers(ids, positions, attend)
         return F.linear(hidden, self.model.lm_head.weight, self.model.lm_head.bias)
@@ -155,19 +158,36 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def _attend_rows(q: Tensor, blocks: list[tuple[Tensor, Tensor]], bias: Tensor) -> Tensor:
     """Attention of one query token a row, grouped queries without expanding the keys.
 
-    q: (N, H, D); blocks: keys (N*K, D, BLOCK) and values (N*K, BLOCK, D), L tokens in all;
-    bias: (N*K, 1, L). Returns (N, H*D).
+    q: (N, H, D); blocks: keys (N*K, D, BLOCK) and values (N*K, BLOCK, D), or those of a block
+    that all rows share, (K, D, BLOCK) and (K, BLOCK, D); L tokens in all; bias: (N*K, 1, L).
+    Returns (N, H*D).
 
     L is the longest neighbour's. What lies behind a row's own end must add an exact 0 to it, and
     matrix kernels split long sums by their length; so values are summed block by block.
     """
     rows, heads, dim = q.shape
     q = q.reshape(len(bias), -1, dim) * dim**-0.5  # (N*K, g, D)
-    scores = torch.cat([torch.bmm(q, keys) for keys, _ in blocks], dim=-1).float()
-    weights = (scores + bias).softmax(-1).to(q.dtype).split(BLOCK, dim=-1)  # type: ignore[no-untyped-call]
-    parts = [torch.bmm(w, values) for w, (_, values) in zip(weights, blocks, strict=True)]
+    group = q.shape[1]
+    if q.dtype == torch.float32:  # there, fewer rows than four take kernels of their own
+        q = F.pad(q, (0, 0, 0, -group % 4))
+    scores = torch.cat([_products(q, keys) for keys, _ in blocks], dim=-1).float()
+    weights = torch.split((scores + bias).softmax(-1).to(q.dtype), BLOCK, dim=-1)
+    parts = [_products(w, values) for w, (_, values) in zip(weights, blocks, strict=True)]
     out = parts[0] if len(parts) == 1 else torch.stack([p.float() for p in parts]).sum(0)
-    return out.to(q.dtype).view(rows, heads * dim)
+    return out[:, :group].to(q.dtype).reshape(rows, heads * dim)
+
+
+def _products(left: Tensor, right: Tensor) -> Tensor:
+    """(N*K, g, A) by (N*K, A, B), or by (K, A, B) of all rows alike, to (N*K, g, B).
+
+    The shared form reads ``right`` once instead of once a row; the numbers are the same.
+    """
+    heads = len(right)
+    if heads == len(left):
+        return torch.bmm(left, right)
+    wide = left.view(-1, heads, *left.shape[1:]).transpose(0, 1)  # (K, N, g, A)
+    out = torch.bmm(wide.flatten(1, 2), right).view(*wide.shape[:3], -1)
+    return out.transpose(0, 1).reshape(len(left), left.shape[1], -1)
 
 
 def _attend_block(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 
 from torl.errors import SamplerFault, UserError
 from torl.samplers.base import Seed
+from torl.samplers.embedded.cache import BLOCK
 from torl.samplers.embedded.decoder import ROW_MULTIPLE, Decoder
 from torl.samplers.embedded.draw import draw
 from torl.samplers.embedded.session import EmbeddedSession
@@ -202,7 +203,11 @@ class EmbeddedSampler:
             assert session.slot is not None
             ids[session.slot] = session.ids[session.cached]
         self._cache.ensure(max(positions) + 1)
-        logits = self._decoder.decode(self._tensor(ids), self._tensor(positions), self._cache)
+        first = running[0]
+        assert first.slot is not None
+        logits = self._decoder.decode(
+            self._tensor(ids), self._tensor(positions), self._cache, _shared_blocks(running), first.slot
+        )
         for session in running:
             session.cached += 1
         return logits[self._tensor([s.slot for s in running if s.slot is not None])]
@@ -239,6 +244,17 @@ def _closed() -> SamplerFault:
 
 def _padded(rows: int) -> int:
     return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+def _shared_blocks(sessions: list[EmbeddedSession]) -> int:
+    """Leading blocks of the cache that hold the same ids in all of these sessions: of prompts
+    that begin alike (worked examples, a system message), or of one prompt's group."""
+    first = sessions[0].ids
+    for block in range(min(s.cached for s in sessions) // BLOCK):
+        part = slice(block * BLOCK, (block + 1) * BLOCK)
+        if any(s.ids[part] != first[part] for s in sessions):
+            return block
+    return min(s.cached for s in sessions) // BLOCK
 
 
 def _common_prefix(a: list[int], b: list[int]) -> int:
