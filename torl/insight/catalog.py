@@ -115,7 +115,12 @@ for _entry in [
         "learner",
     ),
     ("learner/clip_ratio", "ratio", "trained tokens whose ratio was clipped / trained tokens", "learner"),
-    ("learner/trained_tokens", "tokens", "tokens with loss mask 1; an update divides its loss by those of its mini-batch", "learner"),
+    (
+        "learner/trained_tokens",
+        "tokens",
+        "tokens with loss mask 1; each update divides its loss by its own",
+        "learner",
+    ),
     ("learner/updates", "updates", "optimizer updates that were made", "learner"),
     ("learner/skipped_updates", "updates", "updates skipped: non-finite loss or gradient", "learner"),
     (
