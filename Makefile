@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 .PHONY: help quickstart test lint smoke docs wheel clean
 
 help:
-	@echo "make quickstart   train SmolLM2-135M to use Python on this machine (about 15 minutes)"
+	@echo "make quickstart   train SmolLM2-135M to use Python on this machine (about 12 minutes)"
 	@echo "make test         the tests"
 	@echo "make lint         ruff and mypy, as in CI"
 	@echo "make smoke        two steps of the quickstart (within a minute)"
