@@ -4,6 +4,7 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from torl.errors import Bug, UserError, WorldFault
 from torl.rollout.agent import Agent, run_episode
@@ -33,49 +34,20 @@ async def collect(
     (run seed, step). Trajectories lost to the world's faults are dropped and counted.
     Raises Bug, naming the trajectory, for any error of ours. However it ends, no session
     stays open."""
+    opened: list[Session] = []
 
-    async def play(task: Task, sample: int, prompt_ids: list[int], session: Session) -> Trajectory:
-        """One attempt. Raises WorldFault, or an error that ends the run."""
-        name = f"{task.id}#{sample}"
-        try:
-            trajectory = await run_episode(agent, task, sample, session, prompt_ids)
-            await judge(trajectory)
-            return trajectory
-        except (WorldFault, UserError):
-            raise
-        except Exception as error:
-            if isinstance(error, Bug) and name in str(error):
-                raise
-            raise Bug(f"{name}: {type(error).__name__}: {error}") from error
-        finally:
-            session.close()
-
-    async def one(
-        task: Task, sample: int, prompt_ids: list[int], stream: Seed, first: Session
-    ) -> Trajectory | None:
-        session: Session | None = first
-        trajectory = None
-        for left in reversed(range(retries + 1)):
-            try:  # again with the same stream: a retry changes nothing but the weather
-                session = session or agent.sampler.open(prompt_ids, [stream])[0]
-                trajectory = await play(task, sample, prompt_ids, session)
-                break
-            except WorldFault as fault:
-                session = None
-                fate = "is tried again" if left else "is lost"
-                log.warning("trajectory %s#%d %s: %s", task.id, sample, fate, fault)
+    async def one(episode: _Episode, session: Session) -> Trajectory | None:
+        trajectory = await episode.attempt(session, retries)
         on_done(trajectory)
         return trajectory
-
-    opened: list[Session] = []
 
     def start(task: Task, jobs: asyncio.TaskGroup) -> list[asyncio.Task[Trajectory | None]]:
         prompt_ids = agent.encode_prompt(task)
         streams = [(*seed, zlib.crc32(task.id.encode()), n) for n in range(group_size)]
+        episodes = [_Episode(agent, judge, task, n, prompt_ids, s) for n, s in enumerate(streams)]
         sessions = agent.sampler.open(prompt_ids, streams)
         opened.extend(sessions)
-        rows = enumerate(zip(streams, sessions, strict=True))
-        return [jobs.create_task(one(task, n, prompt_ids, stream, s)) for n, (stream, s) in rows]
+        return [jobs.create_task(one(e, s)) for e, s in zip(episodes, sessions, strict=True)]
 
     failure: BaseException
     try:
@@ -88,6 +60,47 @@ async def collect(
         for session in opened:
             session.close()
     raise failure  # out here it keeps its own cause, and does not get the group as its context
+
+
+@dataclass(frozen=True)
+class _Episode:
+    """One trajectory to be made: as often as it takes, from one random stream."""
+
+    agent: Agent
+    judge: Judge
+    task: Task
+    sample: int
+    prompt_ids: list[int]
+    stream: Seed
+
+    async def attempt(self, first: Session, retries: int) -> Trajectory | None:
+        """The trajectory, or None when the world failed it ``retries`` + 1 times."""
+        session: Session | None = first
+        for left in reversed(range(retries + 1)):
+            try:  # again with the same stream: a retry changes nothing but the weather
+                session = session or self.agent.sampler.open(self.prompt_ids, [self.stream])[0]
+                return await self.play(session)
+            except WorldFault as fault:
+                session = None
+                fate = "is tried again" if left else "is lost"
+                log.warning("trajectory %s#%d %s: %s", self.task.id, self.sample, fate, fault)
+        return None
+
+    async def play(self, session: Session) -> Trajectory:
+        """One attempt. Raises WorldFault, or an error that ends the run."""
+        name = f"{self.task.id}#{self.sample}"
+        try:
+            trajectory = await run_episode(self.agent, self.task, self.sample, session, self.prompt_ids)
+            await self.judge(trajectory)
+            return trajectory
+        except (WorldFault, UserError):
+            raise
+        except Exception as error:
+            if isinstance(error, Bug) and name in str(error):
+                raise
+            raise Bug(f"{name}: {type(error).__name__}: {error}") from error
+        finally:
+            session.close()
 
 
 def _group(task: Task, done: Sequence[asyncio.Task[Trajectory | None]]) -> Group:
