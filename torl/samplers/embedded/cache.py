@@ -55,11 +55,16 @@ class Cache:
         for store in (*self.keys, *self.values):
             store.zero_()
 
-    def write_rows(self, layer: int, positions: Tensor, k: Tensor, v: Tensor) -> None:
-        """Writes k, v (N, K, D) of the first N slots, each at its own position (N,)."""
+    def places(self, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Where the first N slots write, each at its own position (N,): block, row and offset of
+        every key head (N*K,). The same for all layers."""
         rows = torch.arange(len(positions) * self.key_heads, device=positions.device)
         at = positions.repeat_interleave(self.key_heads)
-        block, offset = at // BLOCK, at % BLOCK
+        return at // BLOCK, rows, at % BLOCK
+
+    def write_rows(self, layer: int, places: tuple[Tensor, Tensor, Tensor], k: Tensor, v: Tensor) -> None:
+        """Writes k, v (N, K, D) of the first N slots at their ``places``."""
+        block, rows, offset = places
         self.keys[layer][block, rows, :, offset] = k.flatten(0, 1)
         self.values[layer][block, rows, offset] = v.flatten(0, 1)
 

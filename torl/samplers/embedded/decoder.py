@@ -65,9 +65,10 @@ class Decoder:
         mask = torch.arange(length, device=self.device) > positions[:, None]  # (N, L)
         bias = torch.zeros(mask.shape, device=self.device).masked_fill_(mask, float("-inf"))
         bias = bias.repeat_interleave(self.key_heads, 0)[:, None, :]  # (N*K, 1, L)
+        places = cache.places(positions)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            cache.write_rows(layer, positions, k, v)
+            cache.write_rows(layer, places, k, v)
             return _attend_rows(q, cache.rows(layer, len(ids), length, shared, source), bias)
 
         hidden = self._layers(ids, positions, attend)
