@@ -1,7 +1,5 @@
 """Held-out accuracy: the same rollout as in training, greedy by default, and no update."""
 
-import asyncio
-
 from torl.insight.progress import Progress
 from torl.insight.stats import Summary, summary_of
 from torl.parts import Parts
@@ -45,16 +43,3 @@ async def measure(parts: Parts, run: Run, progress: Progress, when: str, step: i
     for name, groups in found.items():
         run.write_eval(when, name, groups, step)
     return summaries(found)
-
-
-def evaluate_now(parts: Parts) -> dict[str, list[Group]]:
-    """``evaluate`` for callers without an event loop; closes the parts."""
-
-    async def go() -> dict[str, list[Group]]:
-        try:
-            with Progress() as progress:
-                return await evaluate(parts, progress)
-        finally:
-            await parts.close()
-
-    return asyncio.run(go())

@@ -6,7 +6,6 @@ cache (``~/.cache/torl``, or ``$TORL_CACHE``). Everything after that is ordinary
 """
 
 import contextlib
-import difflib
 import hashlib
 import importlib.util
 import json
@@ -28,6 +27,7 @@ from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from torl.errors import UserError
+from torl.imports import nearest
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def resolve_model(name: str) -> str:
         return str(folder)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UserError(f"no model folder {name}; give an existing folder, {_choices()}")
-    if "/" not in name and (near := difflib.get_close_matches(name.lower(), BUNDLED, n=1, cutoff=0.6)):
-        raise UserError(f"no model named {name!r}. Did you mean {near[0]}? Or give a folder or owner/name")
+    if "/" not in name and (hint := nearest(name.lower(), list(BUNDLED))):
+        raise UserError(f"no model named {name!r}.{hint} Or give a folder or owner/name")
     return name
 
 

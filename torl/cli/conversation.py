@@ -120,9 +120,8 @@ class Conversation:
         prompt = self._fitted(task)
         session = self._agent.sampler.open(prompt, [(CHAT, self.recipe.seed, self._asked)])[0]
         try:
-            trajectory = await run_episode(
-                self._agent, task, 0, ShownSession(session, self._agent.vocabulary)
-            )
+            shown = ShownSession(session, self._agent.vocabulary)
+            trajectory = await run_episode(self._agent, task, 0, shown, prompt)
         finally:
             session.close()
         self._remember(trajectory)
@@ -183,12 +182,10 @@ class ShownSession:
 
 def _coloured(completed: str = "", observed: str = "") -> Text:
     """A turn, or an observation, in the colours of ``torl show``."""
-    from torl.insight.render import render
+    from torl.insight.render import coloured
 
     turn = Trajectory(Task("", "", ""), 0, prompt_ids=[])
     turn.append_completion(Completion([], [], StopReason.STOP), completed)
     if observed:
         turn.append_observation([], observed)
-    body = render(turn, prompt="").renderables[1]  # between the headline and an empty line
-    assert isinstance(body, Text)
-    return body[1:]  # without the line end of the empty prompt
+    return coloured(turn)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,7 +41,7 @@ def evaluate(
     from torl.evaluate import summaries
 
     no_progress_bars()
-    found = _measure(target, _with_tasks(target.recipe, tasks, limit))
+    found = _measure(target, tasks, limit)
     result = summaries(found)
     if out is not None:
         _write(out, found, result, target)
@@ -54,22 +54,16 @@ def evaluate(
     console.print(accuracy_table(result))
 
 
-def _with_tasks(recipe: Recipe, tasks: list[str] | None, limit: int | None) -> Recipe:
-    """The recipe with the held-out tasks that were asked for."""
-    changes: dict[str, Any] = {}
-    if tasks:  # what it trained on need not even be here
-        changes = {"tasks.test": tasks, "tasks.train": "builtin", "tasks.holdout": 0, "tasks.size": 1}
-    if limit is not None:
-        changes["tasks.test_limit"] = limit
-    return recipe.override(**changes)
-
-
-def _measure(target: Target, recipe: Recipe) -> Found:
+def _measure(target: Target, sources: list[str] | None, limit: int | None) -> Found:
+    """The sources that were asked for, or the recipe's own held-out tasks."""
     from torl.parts import build
     from torl.tasks import TaskSets, load_tasks
+    from torl.tasks.load import load_held_out
 
-    tasks = TaskSets(train=[], test=load_tasks(recipe).test)
-    return asyncio.run(_evaluate(build(recipe, tasks=tasks, model=target.model), recipe.seed))
+    recipe = target.recipe.override(**({"tasks.test_limit": limit} if limit else {}))
+    test = load_held_out(sources, recipe.tasks) if sources else load_tasks(recipe).test
+    parts = build(recipe, tasks=TaskSets(train=[], test=test), model=target.model)
+    return asyncio.run(_evaluate(parts, recipe.seed))
 
 
 async def _evaluate(parts: "Parts", seed: int) -> Found:

@@ -40,7 +40,7 @@ def atomic_write(path: Path, data: str | bytes | Iterable[bytes]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(temporary, data)
             os.replace(temporary, path)
-            _sync_folder(path.parent)
+            sync(path.parent)  # the rename itself must survive a power cut
         finally:
             temporary.unlink(missing_ok=True)  # of no use after a failure; frees its space
 
@@ -63,9 +63,9 @@ def _write(path: Path, data: str | bytes | Iterable[bytes]) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    """Makes the rename itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Waits until a file, or what a folder lists, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

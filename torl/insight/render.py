@@ -83,10 +83,20 @@ def render(trajectory: Trajectory, prompt: str | None = None) -> Group:
     ``prompt`` is the decoded prompt; without it the task's problem stands in its place.
     """
     colour = _VERDICT[trajectory.correct][1]
-    body = Text()
-    for kind, text in _shown(trajectory, prompt):
-        body.append(text, f"{_STYLES[kind]} {colour}" if kind == "answer" else _STYLES[kind])
+    body = _text(_shown(trajectory, prompt), colour)
     return Group(Text(" · ".join(headline(trajectory)), f"bold {colour}"), body, Text())
+
+
+def coloured(trajectory: Trajectory) -> Text:
+    """What stands behind the prompt, in the colours of ``render``."""
+    return _text(_episode(trajectory), _VERDICT[trajectory.correct][1])
+
+
+def _text(shown: list[tuple[Shown, str]], colour: str) -> Text:
+    body = Text()
+    for kind, text in shown:
+        body.append(text, f"{_STYLES[kind]} {colour}" if kind == "answer" else _STYLES[kind])
+    return body
 
 
 def legend() -> Text:
@@ -113,7 +123,11 @@ def html_legend() -> str:
 def _shown(trajectory: Trajectory, prompt: str | None) -> list[tuple[Shown, str]]:
     asked = trajectory.task.problem if prompt is None else prompt
     before: list[tuple[Shown, str]] = [("prompt", visible(asked.rstrip("\n")) + "\n")]
-    return before + [(kind, visible(text)) for kind, text in pieces(trajectory)]
+    return before + _episode(trajectory)
+
+
+def _episode(trajectory: Trajectory) -> list[tuple[Shown, str]]:
+    return [(kind, visible(text)) for kind, text in pieces(trajectory)]
 
 
 def _calls(calls: list[ToolResult]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from torl.errors import UserError
-from torl.insight.files import saving
+from torl.insight.files import saving, sync
 from torl.learner.local import LocalLearner
 from torl.weights import no_progress_bars
 
@@ -40,10 +40,10 @@ def save_checkpoint(
             learner.save(temporary)
             (temporary / "state.json").write_text(json.dumps({"step": step, **state}))
             for path in [*temporary.rglob("*"), temporary]:
-                _sync(path)  # before the name says that it is complete
+                sync(path)  # before the name says that it is complete
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
-            _sync(folder)  # and the name itself, before the older ones go
+            sync(folder)  # and the name itself, before the older ones go
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -90,11 +90,3 @@ def _os_errors() -> Iterator[None]:
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -161,7 +161,7 @@ class LocalLearner:
             for key, value in self._optimizer.state.get(master, {}).items():
                 tensors[f"{key}.{name}"] = value
         contiguous = {k: v.contiguous().clone() for k, v in tensors.items()}
-        save_file(contiguous, folder / "learner.safetensors", metadata={"updates": str(self.updates)})
+        save_file(contiguous, folder / "learner.safetensors")
 
     def load(self, folder: Path, updates: int) -> None:
         """Takes up the state that ``save`` wrote after ``updates`` updates."""

@@ -1,6 +1,5 @@
 """From a task to prompt ids. Which template is used is the recipe's choice."""
 
-import difflib
 import logging
 from collections.abc import Callable, Iterable
 from importlib import resources
@@ -9,6 +8,7 @@ from typing import Any
 
 from torl import config
 from torl.errors import UserError
+from torl.imports import nearest
 from torl.tokens import Vocabulary
 from torl.types import Task
 
@@ -65,10 +65,9 @@ def template_text(name: str, tools: bool) -> str:
     if found is None and not Path(name).is_file():
         names = {f.name.removesuffix(".txt").removesuffix("-no-tools") for f in folder.iterdir()}
         known = [*sorted(names), "chat"]
-        near = difflib.get_close_matches(name, known, n=1)
         raise UserError(
             f"prompt.template={name!r} is neither a template nor a file."
-            f"{f' Did you mean {near[0]}?' if near else ''} "
+            f"{nearest(name, known)} "
             f"Templates: {', '.join(known)}; or the path of a text file with {{problem}} in it"
         )
     try:

@@ -35,15 +35,28 @@ def load_tasks(recipe: Recipe) -> TaskSets:
     tasks = recipe.tasks
     held, train = _hold_out(tasks)
     sources = [s for s in _test_sources(tasks) if s == BUILTIN or not same_source(s, tasks.train)]
-    test = {source_name(tasks.train): held} if held else {}
-    for source in sources:
-        test[_free_name(source_name(source), test)] = load_source(source, tasks, "test")
+    test = _by_name(sources, tasks, {source_name(tasks.train): held} if held else {})
     rest = _without(train, [task for held_out in test.values() for task in held_out])
     if not rest:
         raise UserError(f"all {len(train)} problems of tasks.train={tasks.train} are held out; give others")
     chosen = _choose(rest, tasks.limit, f"train/{tasks.split_seed}")
-    limited = {n: _choose(t, tasks.test_limit, f"test/{n}/{tasks.split_seed}") for n, t in test.items()}
-    return TaskSets(chosen, limited, duplicates=len(train) - len(rest))
+    return TaskSets(chosen, _limited(test, tasks), duplicates=len(train) - len(rest))
+
+
+def load_held_out(sources: list[str], tasks: Tasks) -> dict[str, list[Task]]:
+    """Held-out tasks alone, by the name of their source: what a run trained on need not be here."""
+    return _limited(_by_name(list(dict.fromkeys(sources)), tasks, {}), tasks)
+
+
+def _by_name(sources: list[str], tasks: Tasks, test: dict[str, list[Task]]) -> dict[str, list[Task]]:
+    """``test`` and, beside it, each source whole."""
+    for source in sources:
+        test[_free_name(source_name(source), test)] = load_source(source, tasks, "test")
+    return test
+
+
+def _limited(test: dict[str, list[Task]], tasks: Tasks) -> dict[str, list[Task]]:
+    return {n: _choose(t, tasks.test_limit, f"test/{n}/{tasks.split_seed}") for n, t in test.items()}
 
 
 def load_source(source: str, tasks: Tasks, split: Split = "test") -> list[Task]:
@@ -127,4 +140,13 @@ def _free_name(name: str, taken: dict[str, list[Task]]) -> str:
     return free
 
 
-__all__ = ["TaskSets", "load_file", "load_hub", "load_source", "load_tasks", "same_source", "source_name"]
+__all__ = [
+    "TaskSets",
+    "load_file",
+    "load_held_out",
+    "load_hub",
+    "load_source",
+    "load_tasks",
+    "same_source",
+    "source_name",
+]

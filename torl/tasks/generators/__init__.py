@@ -5,11 +5,11 @@ by their parameters: a hash of the kind and its numbers decides the side, whatev
 wording. Answers are computed from the parameters, never by running code.
 """
 
-import difflib
 import random
 from collections.abc import Iterator
 
 from torl.errors import UserError
+from torl.imports import nearest
 from torl.tasks.generators import arithmetic, counting, measures, money, numbers, stories
 from torl.tasks.generators.base import (
     KINDS,
@@ -63,8 +63,7 @@ def _choose(kinds: list[str] | None) -> list[Kind]:
         )
     for name in names:
         if name not in KINDS:
-            near = difflib.get_close_matches(name, list(KINDS), n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = nearest(name, list(KINDS))
             raise UserError(f"tasks.kinds: no kind {name!r}.{hint} There are: {', '.join(KINDS)}")
     return [KINDS[name] for name in dict.fromkeys(names)]
 
