@@ -12,6 +12,7 @@ may have been the reason for it, so that is tried a few times only. Waiting is `
 import asyncio
 import concurrent.futures
 import contextlib
+import io
 import json
 import logging
 import random
@@ -20,7 +21,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from torl.errors import SandboxFault, UserError
 from torl.sandbox import fusion
@@ -136,7 +136,7 @@ class RemoteSandbox:
         self.limits = limits or Limits()
         self.health = Health()
         self.report: Report | None = None
-        self.servers = [Server(url) for url in dict.fromkeys(map(_base, urls))]
+        self.servers = [Server(url) for url in dict.fromkeys(map(fusion.address, urls))]
         if not self.servers:
             raise UserError("sandbox.urls is empty: give the address of at least one server")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -202,6 +202,7 @@ class RemoteSandbox:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._shut(), loop))
             loop.call_soon_threadsafe(loop.stop)
             await asyncio.to_thread(self._thread.join)
+            loop.close()
 
     # --- the thread of the connections --------------------------------------------------------
 
@@ -212,9 +213,8 @@ class RemoteSandbox:
                 raise SandboxFault("the sandbox is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run_loop, args=(self._loop,), name="remote-sandbox", daemon=True
-                )
+                forever = self._loop.run_forever
+                self._thread = threading.Thread(target=forever, name="remote-sandbox", daemon=True)
                 self._thread.start()
             future: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return await asyncio.wrap_future(future)
@@ -320,7 +320,7 @@ class RemoteSandbox:
         try:
             async with self._http().post(
                 f"{url}/run_code",
-                data=body,
+                data=io.BytesIO(body),  # aiohttp warns of long bytes
                 headers={"Content-Type": "application/json"},
                 timeout=timeout,
                 allow_redirects=False,
@@ -376,7 +376,8 @@ class RemoteSandbox:
                     break
                 if late or fault.lost:
                     return str(fault)
-            await asyncio.sleep(min(1.0, max(FIRST_PAUSE_S, server.wait_s(time.monotonic()))))
+            now = time.monotonic()
+            await asyncio.sleep(min(1.0, end - now, max(FIRST_PAUSE_S, server.wait_s(now))))
         with contextlib.suppress(aiohttp.ClientError, OSError, ValueError, TypeError, fusion.Fault):
             timeout = aiohttp.ClientTimeout(total=CONNECT_S)
             async with self._http().get(f"{server.url}/health", timeout=timeout) as response:
@@ -385,20 +386,6 @@ class RemoteSandbox:
                 server.slots = max(1, int(about.get("slots") or 1))
                 return about
         return {}
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    loop.close()
-
-
-def _base(url: str) -> str:
-    """The address without /run_code. Raises UserError when it is none."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UserError(f"sandbox.urls: {url!r} is not an address such as http://host:8080")
-    return url.rstrip("/").removesuffix("/run_code").rstrip("/")
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

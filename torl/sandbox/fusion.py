@@ -30,10 +30,12 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
+from torl.errors import UserError
 from torl.sandbox.capture import Capture
 from torl.sandbox.types import Limits, Report, Result, Tier
 
@@ -173,6 +175,14 @@ def answer_of(result: Result, notes: list[str], pod: str | None = None) -> dict[
 
 
 # --- the client's side ----------------------------------------------------------------------------
+
+
+def address(url: str) -> str:
+    """A server's address, from one with or without /run_code. Raises UserError when it is none."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UserError(f"sandbox.urls: {url!r} is not an address such as http://host:8080")
+    return url.rstrip("/").removesuffix("/run_code").rstrip("/")
 
 
 def request_of(code: str, stdin: str, limits: Limits) -> dict[str, Any]:
