@@ -1,5 +1,6 @@
 """Tests of torl.doctor: every finding is real, and a missing part is said with its remedy."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from packaging.requirements import Requirement
 from rich.console import Console
 
 from torl import doctor, weights
+from torl.sandbox import Report
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
 
@@ -75,37 +77,33 @@ def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @linux
-def test_the_kernels_layers_answer() -> None:
-    names = [finding.name for finding in doctor.sandbox()]
-    assert names == ["user namespaces", "pid, net, mount namespaces", "seccomp filter", "landlock", "user"]
+def test_the_sandbox_is_started_and_says_its_tier() -> None:
+    found = {finding.name: finding for finding in doctor.sandbox()}
+    assert re.match(r"tier [ABCD]: ", found["sandbox"].value)
+    assert (found["sandbox"].status == "ok") == found["sandbox"].value.startswith("tier A")
+    assert "numpy" in found["sandbox packages"].value
 
 
 @linux
-def test_asking_changes_nothing() -> None:
-    namespaces = {link: link.readlink() for link in Path("/proc/self/ns").iterdir()}
-    status = [line for line in Path("/proc/self/status").read_text().splitlines() if "Seccomp" in line]
-    doctor.sandbox()
-    assert {link: link.readlink() for link in Path("/proc/self/ns").iterdir()} == namespaces
-    assert [
-        line for line in Path("/proc/self/status").read_text().splitlines() if "Seccomp" in line
-    ] == status
+def test_weaker_tiers_name_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = Report("B", "Landlock + seccomp (read)", {}, ["A (namespaces as user): refused"], "python", 2)
+
+    async def started() -> Report:
+        return report
+
+    monkeypatch.setattr(doctor, "_started_sandbox", started)
+    found = doctor.sandbox()
+    assert [(f.name, f.status) for f in found[:2]] == [("sandbox", "warn"), ("stronger sandbox", "warn")]
+    assert "no scratch directory" in found[0].hint
+    assert "refused" in found[1].hint
 
 
-@linux
-def test_a_refused_layer_gives_its_reason() -> None:
-    assert doctor.namespaces(0x1)  # "Invalid argument": there is no such namespace
-
-
-@pytest.mark.parametrize(("abi", "status"), [(0, "warn"), (4, "ok")])
-@linux
-def test_landlock(monkeypatch: pytest.MonkeyPatch, abi: int, status: str) -> None:
-    monkeypatch.setattr(doctor, "landlock_abi", lambda: abi)
-    assert next(f for f in doctor.sandbox() if f.name == "landlock").status == status
-
-
-def test_off_linux_there_are_no_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_sandbox_the_remedies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert [finding.status for finding in doctor.sandbox()] == ["warn"]
+    (found,) = doctor.sandbox()
+    assert found.status == "fail"
+    assert "torl sandbox serve" in found.hint
+    assert "unsafe" in found.hint
 
 
 def test_weights_that_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ KEYS = re.findall(
     rollout.train_truncated rollout.retries rollout.tool_timeout_s
     sampler.max_sequences sampler.prefill_tokens
     sandbox.timeout_s sandbox.cpu_s sandbox.memory_mb sandbox.output_kb sandbox.workers
+    sandbox.tier sandbox.state sandbox.last_value sandbox.python sandbox.preload sandbox.urls
     correctness.right correctness.wrong correctness.timeout_s correctness.workers
     algorithm.advantage algorithm.clip_low algorithm.clip_high
     algorithm.mini_batches algorithm.epochs algorithm.old_logprobs

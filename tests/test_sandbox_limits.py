@@ -5,26 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from sandbox_kit import alive, run, shared, use, wait_until
+from sandbox_kit import alive, children, run, shared, tier, use, wait_until
 
-from torl.errors import SandboxFault
+from torl.errors import UserError
 from torl.sandbox import Limits, Result, Sandbox
-
-
-@pytest.fixture(autouse=True)
-def scratch_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Scratch directories are made here, so that a test sees what is left of them."""
-    root = tmp_path / "scratch"
-    root.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(root))
-    return root
-
 
 # --- limits ---------------------------------------------------------------------------------
 
@@ -76,16 +65,46 @@ def test_memory_is_limited_and_the_error_is_plain() -> None:
 
 def test_peak_memory_is_the_childs_own() -> None:
     ballast = bytearray(b"x") * (200 << 20)
-    code = "a = bytearray(b'x') * (80 << 20)\nimport time; time.sleep(0.15)"
-    small, big = run("import time; time.sleep(0.1)"), run(code)
+    small, big = run("1"), run("a = bytearray(b'x') * (80 << 20)")
     assert len(ballast) > 0
-    assert small.max_rss_mb < 60
-    assert 80 < big.max_rss_mb < 140
+    assert small.max_rss_mb < 150
+    assert 75 < big.max_rss_mb - small.max_rss_mb < 90
+
+
+def test_the_memory_limit_comes_on_top_of_the_warm_interpreter() -> None:
+    assert run("a = bytearray(60 << 20)", memory_mb=100).status == "ok"
+    assert run("a = bytearray(140 << 20)", memory_mb=100).status == "error"
 
 
 def test_a_kill_by_the_system_while_memory_is_full_is_oom() -> None:
     code = "import os, time\na = bytearray(b'x') * (80 << 20)\ntime.sleep(0.2)\nos.kill(os.getpid(), 9)"
     assert run(code, memory_mb=150).status == "oom"
+
+
+def test_a_limit_is_overshot_by_little() -> None:
+    for code, limits in (
+        ("while True: pass", {"cpu_s": 0.4}),
+        ("import time; time.sleep(60)", {"timeout_s": 0.4}),
+        (
+            "import threading\nfor _ in '1234': threading.Thread(target=lambda: sum(range(10**9))).start()",
+            {"cpu_s": 0.4},
+        ),
+    ):
+        result = run(code, **limits)
+        used = result.cpu_s if "cpu_s" in limits else result.run_s
+        assert 0.4 <= used < 0.6, result  # 50 ms on an idle machine: make bench
+
+
+def test_replayed_cells_have_a_budget_of_their_own() -> None:
+    work = "end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+    cells = ["import time\nn = 0", *[work + "n += 1\nprint(n)"] * 3]
+
+    async def main() -> Result:
+        return await shared().run(work + "n", earlier=cells, limits=Limits(cpu_s=0.5))
+
+    result = asyncio.run(main())
+    assert (result.status, result.stdout, result.value) == ("ok", "", "3")
+    assert 0.3 <= result.cpu_s < 0.5
 
 
 def test_descriptors_are_limited() -> None:
@@ -95,9 +114,9 @@ def test_descriptors_are_limited() -> None:
 def test_limits_are_hard_and_there_are_no_core_files() -> None:
     code = (
         "import resource as r\nprint(r.getrlimit(r.RLIMIT_CORE), r.getrlimit(r.RLIMIT_NOFILE))\n"
-        "r.getrlimit(r.RLIMIT_AS)[1] <= 1024 << 20, 0 < r.getrlimit(r.RLIMIT_CPU)[1] < 30"
+        "print(0 < r.getrlimit(r.RLIMIT_AS)[1] < 4 << 30, 0 < r.getrlimit(r.RLIMIT_CPU)[1] < 30)"
     )
-    assert run(code).stdout == "(0, 0) (128, 128)\n(True, True)\n"
+    assert run(code).stdout == "(0, 0) (128, 128)\nTrue True\n"
 
 
 # --- verdicts -------------------------------------------------------------------------------
@@ -109,7 +128,6 @@ def test_limits_are_hard_and_there_are_no_core_files() -> None:
         ("import os; os.abort()", signal.SIGABRT),
         ("import ctypes; ctypes.string_at(0)", signal.SIGSEGV),
         ("import os; os.kill(os.getpid(), 9)", signal.SIGKILL),
-        ("import os; os.killpg(0, 9)", signal.SIGKILL),
         ("import os, signal; os.kill(os.getpid(), signal.SIGXCPU)", signal.SIGXCPU),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", signal.SIGTERM),
     ],
@@ -138,49 +156,99 @@ def test_forged_words_and_descriptors_mean_nothing() -> None:
 # --- processes ------------------------------------------------------------------------------
 
 
-def test_a_background_process_with_the_pipe_neither_hangs_nor_lives_on() -> None:
-    code = "import subprocess\nprint(subprocess.Popen(['sleep', '60']).pid)"
-    started = time.monotonic()
-    result = run(code)
-    assert (result.status, time.monotonic() - started < 10) == ("ok", True)
-    assert wait_until(lambda: not alive(int(result.stdout)))
-
-
-def test_a_process_that_left_the_group_cannot_hold_the_call() -> None:
-    code = "import subprocess\nprint(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
-    started = time.monotonic()
-    result = run(code)
-    os.kill(int(result.stdout), signal.SIGKILL)  # it lives on: the gap that the docstring names
-    assert (result.status, time.monotonic() - started < 10) == ("ok", True)
-
-
-def test_a_fork_bomb_is_gone_after_the_limit(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    code = (
-        f"import os, time\nlog = os.open({str(pids)!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n"
-        "for i in range(8):\n"
-        "  try: os.fork()\n"
-        "  except OSError: pass\n"
-        "  os.write(log, b'%d\\n' % os.getpid())\n"
-        "time.sleep(60)"
-    )
-    assert run(code, timeout_s=1.0).status == "timeout_wall"
-    seen = {int(pid) for pid in pids.read_text().split()}
-    assert len(seen) > 8
-    assert wait_until(lambda: not any(alive(pid) for pid in seen))
-
-
 def test_the_snippet_has_no_hold_on_our_process_group() -> None:
     code = "import os\nprint(os.getpgrp() == os.getpid() == os.getsid(0))"
     assert run(code).stdout == "True\n"
 
 
+def test_no_process_can_be_started() -> None:
+    if tier() == "unsafe":
+        pytest.skip("nothing is promised without layers")
+    for code in ("import os; os.fork()", "import subprocess; subprocess.run(['true'])"):
+        assert "PermissionError" in run(code).stderr
+
+
 def test_nothing_is_leaked_over_many_calls() -> None:
     run("1")
-    before = sorted(os.listdir("/proc/self/fd"))
+    before, below = sorted(os.listdir("/proc/self/fd")), children(os.getpid())
     for code in ("1", "1/0", "import os; os.abort()"):
         run(code)
     assert sorted(os.listdir("/proc/self/fd")) == before
+    assert children(os.getpid()) == below
+
+
+# --- state ----------------------------------------------------------------------------------
+
+
+def test_earlier_cells_are_replayed_silently() -> None:
+    cells = [
+        "x = 1\nprint('one')",
+        "y = x + 1\nprint('two')\nimport sys; sys.exit(3)",
+        "def f(): return y\n1/0",
+    ]
+
+    async def main() -> Result:
+        return await shared().run(
+            "print(x, y, f())\nimport inspect\nprint(inspect.getsource(f))", earlier=cells
+        )
+
+    result = asyncio.run(main())
+    assert (result.status, result.stderr) == ("ok", "")
+    assert result.stdout == "1 2 2\ndef f(): return y\n\n"
+
+
+def test_a_session_keeps_its_variables_until_it_ends() -> None:
+    async def main() -> list[Result]:
+        box = shared()
+        cells = ["x = 1", "x += 1\nprint(x)", "1/0", "import sys; sys.exit(5)", "x"]
+        results = [await box.run(cell, session="s") for cell in cells]
+        other = await box.run("'x' in globals()", session="t")
+        await box.end("s")
+        await box.end("t")
+        await box.end("unknown")
+        return [*results, other, await box.run("x", session="s")]
+
+    found = [(r.status, r.exit_code, r.stdout, r.value) for r in asyncio.run(main())]
+    assert found == [
+        ("ok", 0, "", ""),
+        ("ok", 0, "2\n", ""),
+        ("error", 1, "", ""),
+        ("error", 5, "", ""),
+        ("ok", 0, "", "2"),
+        ("ok", 0, "", "False"),
+        ("error", 1, "", ""),
+    ]
+
+
+def test_a_sessions_cell_has_limits_of_its_own_and_its_death_ends_the_session() -> None:
+    limits = Limits(cpu_s=0.4, timeout_s=20.0)
+    work = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+
+    async def main() -> list[Result]:
+        box = shared()
+        cells = ["x = 1", work, work, "while True: pass", "x", "import os; os._exit(0)", "2"]
+        return [await box.run(cell, session="limits", limits=limits) for cell in cells]
+
+    results = asyncio.run(main())
+    assert [r.status for r in results] == ["ok", "ok", "ok", "timeout_cpu", "error", "ok", "ok"]
+    assert "NameError" in results[4].stderr
+
+
+def test_nothing_of_a_session_runs_between_its_cells() -> None:
+    start = "import threading, time\nn = 0\ndef count():\n  global n\n"
+    start += "  while True:\n    n += 1; time.sleep(0.01)\n"
+    start += "threading.Thread(target=count, daemon=True).start()\ntime.sleep(0.1)\nprint(n)"
+
+    async def main() -> tuple[int, int]:
+        box = shared()
+        first = await box.run(start, session="frozen")
+        await asyncio.sleep(0.5)
+        second = await box.run("print(n)", session="frozen")
+        await box.end("frozen")
+        return int(first.stdout), int(second.stdout)
+
+    before, after = asyncio.run(main())
+    assert 0 < before <= after < before + 10
 
 
 # --- many calls, cancellation, faults -------------------------------------------------------
@@ -219,95 +287,75 @@ def test_limits_hold_while_the_event_loop_is_busy() -> None:
     assert result.run_s < 0.75
 
 
-def test_cancellation_kills_the_group_and_removes_the_directory(scratch_root: Path, tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    code = (
-        "import os, subprocess, time\nchild = subprocess.Popen(['sleep', '60'])\n"
-        f"open({str(pids) + '.new'!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        f"os.rename({str(pids) + '.new'!r}, {str(pids)!r})\ntime.sleep(60)"
-    )
-
+def test_cancellation_kills_the_call_before_it_is_raised() -> None:
     async def work(box: Sandbox) -> None:
-        task = asyncio.create_task(box.run(code))
-        while not pids.exists():
+        await box.run("1")
+        below = children(os.getpid())
+        task = asyncio.create_task(box.run("import time; time.sleep(60)"))
+        while children(os.getpid()) == below:
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert list(scratch_root.iterdir()) == []
-        assert (await box.run("1 + 1")).stdout == "2\n"  # the worker is free again
+        assert children(os.getpid()) == below
+        assert (await box.run("1 + 1")).value == "2"  # the worker is free again
 
     use(work, workers=1, timeout_s=30.0)
-    own, child = map(int, pids.read_text().split())
-    assert not alive(own)
-    assert wait_until(lambda: not alive(child))
 
 
-def test_a_call_cancelled_in_the_queue_never_runs(tmp_path: Path) -> None:
-    touched = tmp_path / "touched"
-
+def test_a_call_cancelled_in_the_queue_never_runs() -> None:
     async def work(box: Sandbox) -> None:
         first = asyncio.create_task(box.run("import time; time.sleep(0.4)"))
-        second = asyncio.create_task(box.run(f"open({str(touched)!r}, 'w')"))
+        second = asyncio.create_task(box.run("1"))
         await asyncio.sleep(0.05)
         second.cancel()
+        started = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             await second
+        assert time.monotonic() - started < 0.3
         assert (await first).status == "ok"
+        assert box.health.snapshot()["calls"] == 1
 
     use(work, workers=1)
-    assert not touched.exists()
 
 
-def test_closing_fails_what_still_runs(scratch_root: Path) -> None:
-    async def main() -> None:
-        async with Sandbox(Limits(workers=1, timeout_s=30.0)) as box:
+def test_closing_fails_what_still_runs() -> None:
+    async def main() -> list[Result]:
+        async with Sandbox(Limits(workers=1, timeout_s=30.0), preload=()) as box:
             calls = [asyncio.create_task(box.run("import time; time.sleep(60)")) for _ in range(3)]
-            await asyncio.sleep(0.3)
-        for call in calls:
-            with pytest.raises(SandboxFault):
-                await call
-        with pytest.raises(SandboxFault, match="closed"):
-            await box.run("1")
+            await asyncio.sleep(0.5)
+        return [*[await call for call in calls], await box.run("1")]
 
-    asyncio.run(main())
-    assert list(scratch_root.iterdir()) == []
+    results = asyncio.run(main())
+    assert [r.status for r in results] == ["sandbox_error"] * 4
+    assert all("closed" in r.reason for r in results)
+    assert all(r.tier is None for r in results)
 
 
-def test_a_missing_interpreter_is_the_worlds_fault() -> None:
+@pytest.mark.parametrize("call", ["start", "run"])
+def test_a_missing_interpreter_is_the_users_error(call: str) -> None:
     async def main() -> None:
         async with Sandbox(python="/nowhere/python") as box:
-            await box.run("1")
+            await (box.start() if call == "start" else box.run("1"))
 
-    with pytest.raises(SandboxFault, match="/nowhere/python"):
+    with pytest.raises(UserError, match="/nowhere/python"):
         asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("echo boom >&2; exit 0", "boom"),
-        ("printf R; exit 0", "before it ran"),
-        ("kill -9 $$", "before it ran"),
-    ],
-)
-def test_death_before_the_limits_are_on_is_the_worlds_fault(tmp_path: Path, body: str, said: str) -> None:
+@pytest.mark.parametrize("body", ["echo boom >&2; exit 1", "kill -9 $$"])
+def test_an_interpreter_that_does_not_become_a_zygote_is_refused_with_its_words(
+    tmp_path: Path, body: str
+) -> None:
     fake = tmp_path / "python"  # answers the question for its path, then breaks
-    fake.write_text(f'#!/bin/sh\ncase "$*" in *-c*) echo /nowhere; exit 0;; esac\n{body}\n')
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *-c*) exec {sys.executable} "$@";; esac\n{body}\n')
     fake.chmod(0o755)
 
     async def main() -> None:
-        async with Sandbox(python=str(fake)) as box:
+        async with Sandbox(python=str(fake), tier="unsafe") as box:
             await box.run("1")
 
-    with pytest.raises(SandboxFault, match=said):
+    with pytest.raises(UserError, match="boom" if "boom" in body else "it ended"):
         asyncio.run(main())
-
-
-def test_no_room_for_a_scratch_directory_is_the_worlds_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    with pytest.raises(SandboxFault, match="/nowhere"):
-        use(lambda box: box.run("1"))
 
 
 def test_impossible_limits_are_refused() -> None:
@@ -324,18 +372,18 @@ def test_one_sandbox_serves_several_event_loops() -> None:
         assert asyncio.run(shared().run("1")).status == "ok"
 
 
-def test_a_killed_parent_leaves_no_process_for_long(tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
-    snippet = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+def test_a_killed_trainer_leaves_no_process() -> None:
     parent = (
-        "import asyncio\nfrom torl.sandbox import Limits, Sandbox\n"
-        f"asyncio.run(Sandbox(Limits(timeout_s=0.5)).run({snippet!r}))"
+        "import asyncio\nfrom torl.sandbox import Sandbox\n"
+        "asyncio.run(Sandbox(preload=()).run('import time; time.sleep(60)'))"
     )
-    process = subprocess.Popen([sys.executable, "-c", parent], env={**os.environ, "TMPDIR": str(tmp_path)})
-    assert wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    assert wait_until(lambda: len(children(process.pid)) >= 3)  # broker, zygote, child
+    time.sleep(0.3)
+    below = children(process.pid)
     process.kill()
     process.wait()
-    assert wait_until(lambda: not alive(int(pid_file.read_text())))
+    assert wait_until(lambda: not any(map(alive, below)), 1.0)
 
 
 def test_no_thread_is_left_after_close() -> None:

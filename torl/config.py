@@ -94,11 +94,39 @@ class Sandbox(Section):
     cpu_s: float = Field(5.0, gt=0)
     """CPU limit of one call: the budget that does not depend on how busy the machine is."""
     memory_mb: int = Field(512, gt=0)
-    """Address space of one call."""
+    """Address space of one call, beyond what the warm interpreter holds."""
     output_kb: int = Field(64, gt=0)
     """Bytes kept of each stream; the rest is counted and dropped."""
     workers: int = Field(0, ge=0)
     """Calls that run at once (0: one per core)."""
+    tier: Literal["auto", "A", "B", "C", "D", "unsafe"] = "auto"
+    """The isolation (docs/sandbox.md): the strongest that works here, or that tier and no other.
+    ``sandbox: unsafe`` is short for the tier "unsafe": the code may do whatever you may."""
+    state: Literal["none", "replay", "session"] = "none"
+    """What a call sees of its trajectory's earlier ones: nothing; all, run again silently; or one
+    process for the whole trajectory."""
+    last_value: bool = True
+    """The value of a last expression is shown, as in a notebook."""
+    python: str = ""
+    """The interpreter of the tool's packages ("": this one)."""
+    preload: list[str] = ["numpy", "scipy", "sympy"]
+    """Packages imported ahead of the calls, where they are installed."""
+    urls: list[str] = []
+    """Calls go to these servers (torl sandbox serve, or SandboxFusion's) instead. A token is taken
+    from the environment's TORL_SANDBOX_TOKEN."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tier_alone(cls, value: Any) -> Any:
+        return {"tier": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _remote_is_stateless(self) -> "Sandbox":
+        if self.urls and self.state != "none":
+            raise ValueError(
+                f"state={self.state} needs a sandbox on this machine; with urls it must be none"
+            )
+        return self
 
 
 class Correctness(Section):

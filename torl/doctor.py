@@ -1,16 +1,13 @@
 """What this machine can do: ``torl doctor``.
 
-Everything is tried out rather than guessed: matrix products are timed, and the kernel's
-isolation layers are asked by real system calls that change nothing.
+Everything is tried out rather than guessed: matrix products are timed, and a sandbox is
+started, from which a child tries to break out.
 """
 
-import ctypes
-import errno
+import asyncio
 import os
 import platform
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +21,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from torl.errors import UserError
+from torl.sandbox import Report, Sandbox
+from torl.sandbox.tiers import MEANING
 from torl.weights import BUNDLED, cache_dir, cached_model
 
 Status = Literal["ok", "warn", "fail"]
@@ -39,15 +39,6 @@ EXTRAS = {
     "reasoning-gym": "more generated tasks",
 }
 GIB = 1024**3
-PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
-LANDLOCK_CREATE_RULESET, LANDLOCK_CREATE_RULESET_VERSION = 444, 1  # one number on every architecture
-# Leaving one's namespaces cannot be undone, so a child does it, and exits with the errno.
-TRY_NAMESPACES = """
-import ctypes, sys
-libc = ctypes.CDLL(None, use_errno=True)
-sys.exit(ctypes.get_errno() if libc.unshare(0x10000000 | {flags}) else 0)
-"""
-CLONE_NEWPID_NEWNET_NEWNS = 0x20000000 | 0x40000000 | 0x00020000
 
 
 @dataclass(frozen=True)
@@ -61,7 +52,7 @@ class Finding:
 
 
 def findings() -> list[Finding]:
-    """All findings, in the order in which they are shown. Takes about two seconds; raises nothing."""
+    """All findings, in the order in which they are shown. Takes a few seconds; raises nothing."""
     return [*machine(), *speed(), gpu(), *sandbox(), weights(), *dependencies(), *extras()]
 
 
@@ -173,67 +164,31 @@ def gpu() -> Finding:
 
 
 def sandbox() -> list[Finding]:
-    """The kernel's layers that can hold the model's code, each tried by a real system call."""
-    if sys.platform != "linux":
-        hint = "processes with limits only; run untrusted code on Linux"
-        return [Finding("sandbox", f"{platform.system()}: no isolation layers", "warn", hint)]
-    landlock = landlock_abi()
-    return [
-        _layer(
-            "user namespaces",
-            namespaces(0),
-            "set user.max_user_namespaces above 0, or ask the container's host",
-        ),
-        _layer(
-            "pid, net, mount namespaces", namespaces(CLONE_NEWPID_NEWNET_NEWNS), "as for user namespaces"
-        ),
-        _layer("seccomp filter", seccomp(), "the kernel was built without CONFIG_SECCOMP_FILTER"),
-        Finding("landlock", f"ABI {landlock}")
-        if landlock
-        else Finding(
-            "landlock", "no", "warn", "needs Linux 5.13 and landlock among the kernel's lsm= modules"
-        ),
-        _user(),
-    ]
+    """The sandbox, started and tested as a run would, and why no stronger tier works here."""
+    try:
+        report = asyncio.run(_started_sandbox())
+    except UserError as error:
+        return [Finding("sandbox", "no isolation to be had", "fail", str(error))]
+    status: Status = "ok" if report.tier == "A" else "warn"
+    found = [Finding("sandbox", f"tier {report.tier}: {report.layers}", status, _promise(report))]
+    found += [Finding("stronger sandbox", "no", "warn", reason) for reason in report.refusals]
+    packages = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    return [*found, Finding("sandbox packages", packages or "none"), _user()]
 
 
-def _layer(name: str, why_not: str, hint: str) -> Finding:
-    return Finding(name, f"no ({why_not})", "warn", hint) if why_not else Finding(name, "yes")
+async def _started_sandbox() -> Report:
+    async with Sandbox() as box:
+        return await box.start()
+
+
+def _promise(report: Report) -> str:
+    return "" if report.tier == "A" else f"{MEANING[report.tier]} (docs/sandbox.md)"
 
 
 def _user() -> Finding:
     if os.geteuid() == 0:
         return Finding("user", "root", "warn", "run as an ordinary user: isolation has less to hold back")
     return Finding("user", f"uid {os.geteuid()}")
-
-
-def namespaces(flags: int) -> str:
-    """Why a new user namespace (with further ones) cannot be had; empty when it can."""
-    command = [sys.executable, "-I", "-S", "-c", TRY_NAMESPACES.format(flags=flags)]
-    try:
-        code = subprocess.run(command, capture_output=True, timeout=20, check=False).returncode
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return os.strerror(code) if code > 0 else "killed" if code < 0 else ""
-
-
-def seccomp() -> str:
-    """Why the kernel takes no seccomp filter; empty when it does.
-
-    A filter at address 0 is refused with EFAULT by a kernel that would read it.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, None, 0, 0)
-    found = ctypes.get_errno()
-    return "" if found == errno.EFAULT else os.strerror(found)
-
-
-def landlock_abi() -> int:
-    """The version of Landlock that the kernel speaks; 0 for none."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    ask = (None, ctypes.c_size_t(0), ctypes.c_uint(LANDLOCK_CREATE_RULESET_VERSION))
-    return max(0, int(libc.syscall(ctypes.c_long(LANDLOCK_CREATE_RULESET), *ask)))
 
 
 def weights() -> Finding:

@@ -15,7 +15,7 @@ from torl.rollout.prompt import Encode, fitting, prompt_encoder
 from torl.samplers.embedded.engine import EmbeddedSampler
 from torl.tasks import TaskSets, load_tasks
 from torl.tokens import Vocabulary
-from torl.tools import load_tools
+from torl.tools import PythonTool, load_tools
 from torl.tools.base import Tool
 from torl.tools.functions import function_tool
 from torl.types import Task
@@ -40,6 +40,22 @@ class Parts:
         """The same agent as it is evaluated: without chance, unless eval.temperature says otherwise."""
         limits = self.agent.limits.model_copy(update={"temperature": self.eval_temperature})
         return replace(self.agent, limits=limits)
+
+    async def start(self) -> dict[str, str]:
+        """Starts what the tools need; returns what there is to say of them among the run's versions."""
+        found: dict[str, str] = {}
+        for tool in self.agent.tools.values():
+            if isinstance(tool, PythonTool):
+                found |= await tool.start()
+        return found
+
+    def tool_metrics(self) -> dict[str, float]:
+        """What the tools have to say of their calls since the last time."""
+        found: dict[str, float] = {}
+        for tool in self.agent.tools.values():
+            if isinstance(tool, PythonTool):
+                found |= tool.metrics()
+        return found
 
     async def close(self) -> None:
         await self.agent.sampler.close()

@@ -120,6 +120,11 @@ class Run:
         summary |= {"recipe": self.recipe.model_dump(), "versions": self.versions()}
         atomic_write(self.path / "summary.json", _json(summary))
 
+    def add_versions(self, more: Mapping[str, str]) -> None:
+        """Further things that it runs on, known only once they have started."""
+        if more:
+            atomic_write(self.path / "versions.json", _json(self.versions() | dict(more)))
+
     def rewind(self, step: int) -> None:
         """Drops everything of this step and later ones, so that they can be made again."""
         remove_temporaries(self.path)

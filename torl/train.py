@@ -58,7 +58,7 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
             give_advantages(groups, advantage)
             trajectories = _kept(groups, step)
             batch = Batch([sample_of(t, recipe.rollout.train_truncated) for t in trajectories])
-            metrics = rollout_metrics(groups) | learner.update(batch)
+            metrics = rollout_metrics(groups) | parts.tool_metrics() | learner.update(batch)
             clock.lap("time/update_s")
             sampler.set_weights(learner.updates)
             state["step"] += 1
@@ -146,6 +146,7 @@ async def _run(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, A
     """The loop, and what is kept at its end, however it ends."""
     parts.agent.sampler.set_weights(learner.updates)
     try:
+        run.add_versions(await parts.start())
         await _loop(run, parts, learner, state, stop)
         _save(run, parts, learner, state)
         if "after" in state:

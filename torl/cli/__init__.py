@@ -8,6 +8,7 @@ import typer
 from torl.cli.conversation import chat
 from torl.cli.evaluation import evaluate
 from torl.cli.looking import doctor, recipes, report, show
+from torl.cli.sandbox import sandbox
 from torl.cli.shared import Commands
 from torl.cli.training import quickstart, train
 
@@ -27,5 +28,6 @@ app.command()(recipes)
 app.command()(show)
 app.command()(report)
 app.command()(doctor)
+app.add_typer(sandbox)
 
 __all__ = ["app"]

@@ -40,6 +40,7 @@ def chat(
     _greet(target, conversation)
     with asyncio.Runner() as runner:  # the prompt waits outside of the loop, where Ctrl-C is plain
         try:
+            runner.run(parts.start())
             for question in _questions():
                 _answer(runner, conversation, question)
         finally:

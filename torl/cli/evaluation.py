@@ -73,6 +73,7 @@ async def _evaluate(parts: "Parts", seed: int) -> Found:
 
     try:
         with Progress(file=sys.stderr) as progress:
+            await parts.start()
             return await evaluate_parts(parts, progress, seed=seed)
     finally:
         await parts.close()

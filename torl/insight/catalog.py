@@ -6,7 +6,9 @@ name: ``reward/<part>``.
 """
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, get_args
+
+from torl.sandbox.types import Status
 
 
 class Metric(NamedTuple):
@@ -93,6 +95,20 @@ for _entry in [
     ("tool/run_s", "s", "mean wall time of an executed call, waiting not counted", "sandbox"),
     ("tool/run_s_p99", "s", "99th percentile of the wall time of an executed call", "sandbox"),
     ("tool/queue_s", "s", "mean time that an executed call waited for a worker", "sandbox"),
+    ("sandbox/calls", "calls", "calls since the step before, evaluations included", "sandbox"),
+    ("sandbox/<status>", "calls", "those of them that ended so: " + ", ".join(get_args(Status)), "sandbox"),
+    (
+        "sandbox/retries",
+        "calls",
+        "times that a call was run again, because the sandbox had failed it",
+        "sandbox",
+    ),
+    ("sandbox/restarts", "restarts", "of the broker, or of a zygote that had died", "sandbox"),
+    ("sandbox/pauses", "pauses", "times that no worker could be had, and the calls waited", "sandbox"),
+    ("sandbox/run_p50_s", "s", "median of a call's wall time, waiting not counted", "sandbox"),
+    ("sandbox/run_p99_s", "s", "its 99th percentile", "sandbox"),
+    ("sandbox/queue_p50_s", "s", "median of a call's wait for a worker and its layers", "sandbox"),
+    ("sandbox/queue_p99_s", "s", "its 99th percentile", "sandbox"),
     ("tool/malformed_ratio", "ratio", "malformed requests / all requests for a call", _ROLLOUT),
     (
         "heldout/<set>/accuracy",

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from torl import config
@@ -41,21 +42,22 @@ async def run_episode(
     limits, vocabulary = agent.limits, agent.vocabulary
     params = SamplingParams(limits.temperature)
     trajectory = Trajectory(task, sample, prompt_ids or agent.encode_prompt(task))
-    while (room := limits.max_completion_tokens - len(trajectory.ids)) > 0:
-        markers = _markers(agent, trajectory)
-        completion = await session.sample([*markers, *limits.stop], room, params)
-        turn = trajectory.append_completion(completion, vocabulary.decode(completion.ids))
-        trajectory.stop_reason = completion.stop_reason
-        if completion.stop not in markers:
-            break
-        turn.call, turn.result = await _answer(agent, trajectory, turn.text)
-        budget = min(limits.max_observation_tokens, room - len(completion.ids))
-        observed = observation_ids(vocabulary, turn.text, turn.result.text, budget)
-        trajectory.append_observation(observed, vocabulary.decode(observed))
-        session.append(observed)
-        trajectory.stop_reason = StopReason.TOOL if turn.result.stop else StopReason.LENGTH
-        if turn.result.stop:
-            break
+    async with AsyncExitStack() as ending:
+        while (room := limits.max_completion_tokens - len(trajectory.ids)) > 0:
+            markers = _markers(agent, trajectory)
+            completion = await session.sample([*markers, *limits.stop], room, params)
+            turn = trajectory.append_completion(completion, vocabulary.decode(completion.ids))
+            trajectory.stop_reason = completion.stop_reason
+            if completion.stop not in markers:
+                break
+            turn.call, turn.result = await _answer(agent, trajectory, turn.text, ending)
+            budget = min(limits.max_observation_tokens, room - len(completion.ids))
+            observed = observation_ids(vocabulary, turn.text, turn.result.text, budget)
+            trajectory.append_observation(observed, vocabulary.decode(observed))
+            session.append(observed)
+            trajectory.stop_reason = StopReason.TOOL if turn.result.stop else StopReason.LENGTH
+            if turn.result.stop:
+                break
     _mask_invented_outputs(vocabulary, trajectory)
     trajectory.seconds = time.monotonic() - started
     trajectory.check()
@@ -74,7 +76,7 @@ def _spent(trajectory: Trajectory) -> int:
 
 
 async def _answer(
-    agent: Agent, trajectory: Trajectory, turn_text: str
+    agent: Agent, trajectory: Trajectory, turn_text: str, ending: AsyncExitStack
 ) -> tuple[ToolCall | None, ToolResult]:
     """The call that a turn asks for, if it is one, and its result."""
     spent = _spent(trajectory)
@@ -85,7 +87,8 @@ async def _answer(
     request = protocol.requested_call(turn_text, list(agent.tools))
     if isinstance(request, ToolResult):
         return None, request
-    result = await _call(agent, request, ToolContext(trajectory.id, trajectory.task.id, spent))
+    context = ToolContext(trajectory.id, trajectory.task.id, spent, ending)
+    result = await _call(agent, request, context)
     return request, replace(result, text=without_surrogates(result.text))
 
 

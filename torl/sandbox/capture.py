@@ -25,7 +25,7 @@ class Capture:
             self._trim()
 
     def _trim(self) -> None:
-        del self._tail[: len(self._tail) - self._tail_room]
+        del self._tail[: max(0, len(self._tail) - self._tail_room)]
 
     def text(self) -> tuple[str, int]:
         """The kept text, and how many bytes were cut out of it; no character is split.
@@ -33,15 +33,19 @@ class Capture:
         Invalid UTF-8 is replaced. Where bytes were cut stands a note with their number.
         """
         self._trim()
-        if len(self._head) + len(self._tail) == self.seen:
-            return (self._head + self._tail).decode("utf-8", "replace"), 0
-        head = codecs.getincrementaldecoder("utf-8")("replace")
-        kept = head.decode(bytes(self._head))
-        split = len(head.getstate()[0])  # bytes of a character that the cut went through
-        tail = bytes(self._tail)
-        rest = tail.lstrip(bytes(range(0x80, 0xC0))) if _continues(tail) else tail
-        cut = self.seen - (len(self._head) - split) - len(rest)
-        return f"{kept}\n[... {cut} bytes cut ...]\n{rest.decode('utf-8', 'replace')}", cut
+        return join(bytes(self._head), bytes(self._tail), self.seen)
+
+
+def join(head: bytes, tail: bytes, seen: int) -> tuple[str, int]:
+    """The text of the first and the last bytes of ``seen``, and how many were cut out of it."""
+    if len(head) + len(tail) >= seen:
+        return (head + tail).decode("utf-8", "replace"), 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    kept = decoder.decode(head)
+    split = len(decoder.getstate()[0])  # bytes of a character that the cut went through
+    rest = tail.lstrip(bytes(range(0x80, 0xC0))) if _continues(tail) else tail
+    cut = seen - (len(head) - split) - len(rest)
+    return f"{kept}\n[... {cut} bytes cut ...]\n{rest.decode('utf-8', 'replace')}", cut
 
 
 def _continues(data: bytes) -> bool:

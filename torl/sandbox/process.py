@@ -1,146 +1,164 @@
-"""A process group that is started, killed and reaped without races.
-
-Nothing runs between fork and exec: the parent may be a huge process with many threads, so the
-child takes its limits on itself (runner.py), and says so on a descriptor that it then closes.
-"""
+"""A child process of a zygote, as the broker holds it: pipes, a shared page, a pidfd."""
 
 import contextlib
 import os
-import select
 import signal
-import subprocess
-import threading
+import socket
 import time
-from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from torl.errors import SandboxFault
-from torl.sandbox.interpreter import START_S, Interpreter, environment
-
-REAP_S = 10.0  # for a killed process to be gone
-READ = 1 << 16  # bytes
+from torl.sandbox.capture import join
+from torl.sandbox.inside.page import HEADER
 
 
-class Process:
-    """A runner in its own session. Any thread may kill it; one thread does the rest.
+@dataclass(frozen=True)
+class Exit:
+    """What the zygote saw when it reaped a child."""
 
-    ``stdout`` and ``stderr`` are descriptors to read; ``watch`` becomes readable when the
-    process has ended. Raises OSError when no process can be had.
+    code: int  # minus the signal's number when a signal ended it
+    cpu_s: float
+    max_rss_mb: float
+
+
+class Child:
+    """Made before the process is: its descriptors go to the zygote with the request.
+
+    ``out``, ``err``, ``ready`` and, in a session, ``control`` are descriptors to read; -1 when
+    closed. Raises OSError when no descriptor is left.
     """
 
-    def __init__(self, python: Interpreter, limits: list[int], code: bytes, cwd: str) -> None:
-        self._lock = threading.Lock()  # no signal may be sent once the pid is reaped
-        self._dead = False
-        self._ready, ack = os.pipe()
+    def __init__(
+        self, number: int, slot: int, program: bytes, stdin: str, *, page_bytes: int, session: str
+    ):
+        self.number, self.slot, self.session = number, slot, session
+        self.exit: Exit | None = None
+        self.out = self.err = self.ready = self.control = -1
+        self._pidfd, self._pid = -1, 0
+        self.killed_at = 0.0  # on the monotonic clock; 0: not
+        self._theirs: list[int] = []
         try:
-            self._popen = _start(python.command(ack, *limits), ack, code, cwd)
+            self._page = memory_file("page", size=page_bytes)
+            self._open(program, stdin)
         except OSError:
-            os.close(self._ready)
-            raise
-        finally:
-            os.close(ack)
-        assert self._popen.stdout is not None
-        assert self._popen.stderr is not None
-        self.stdout, self.stderr = self._popen.stdout.fileno(), self._popen.stderr.fileno()
-        self.pid = self._popen.pid
-        try:
-            self.watch = os.pidfd_open(self.pid)
-        except OSError:  # no descriptor left
-            self.watch = -1
-            self.reap()
+            self.close()
             raise
 
-    def await_ready(self) -> None:
-        """Waits for the runner's word that its limits are on.
+    def _open(self, program: bytes, stdin: str) -> None:
+        self._theirs = [memory_file("code", program), os.dup(self._page)]
+        self._theirs.append(_input(stdin))
+        self.out, out = os.pipe()
+        self._theirs.append(out)
+        self.err, err = os.pipe()
+        self._theirs.append(err)
+        self.ready, ready = os.pipe()
+        self._theirs.append(ready)
+        if self.session:
+            ours, theirs = socket.socketpair()
+            self.control = ours.detach()
+            self._theirs.append(theirs.detach())
+        for descriptor in (self.out, self.err, self.ready):
+            os.set_blocking(descriptor, False)
 
-        Raises SandboxFault when it does not come: the snippet has not run yet.
-        """
-        if _readable(self._ready, START_S) and os.read(self._ready, 1) == b"R":
-            return
-        self.kill()
-        said = os.read(self.stderr, READ) if _readable(self.stderr, 0) else b""
-        reason = said.decode("utf-8", "replace").strip()[-500:]
-        raise SandboxFault(f"the sandbox's process ended before it ran the code. {reason}")
+    @property
+    def for_zygote(self) -> list[int]:
+        """The child's own ends, in the order of inside.child.Files."""
+        return self._theirs
+
+    def sent(self) -> None:
+        """The zygote has its copies."""
+        while self._theirs:
+            os.close(self._theirs.pop())
+
+    def started(self, pidfd: int) -> None:
+        """The process exists. Its number in our eyes: the zygote may count in another namespace."""
+        self._pidfd = pidfd
+        with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as info:
+            self._pid = next((int(line.split()[1]) for line in info if line.startswith("Pid:")), 0)
+        if self.killed_at:
+            self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, also when its leader has ended."""
-        with self._lock:
-            if not self._dead:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self.pid, signal.SIGKILL)
+        """SIGKILL, now or as soon as it is there."""
+        self.killed_at = self.killed_at or time.monotonic()
+        self._signal(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Between the cells of a session nothing may run unseen."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def cpu_s(self) -> float:
-        """The processor time of the leader until now, in seconds."""
+        """Processor seconds of all its threads until now."""
+        if self.exit is not None:
+            return self.exit.cpu_s
         try:
-            return time.clock_gettime((~self.pid << 3) | 2)  # Linux: the clock of a process
+            return time.clock_gettime((~self._pid << 3) | 2) if self._pid else 0.0  # a process' clock
         except OSError:
             return 0.0
 
-    def peak_rss_mb(self) -> float:
-        """The leader's peak resident memory until now; 0 when it has ended.
-
-        Not taken from its usage after death: there Linux counts in the parent's own memory.
-        """
+    def max_rss_mb(self) -> float:
+        """Peak resident memory until now, the pages shared with the zygote included."""
+        if self.exit is not None:
+            return self.exit.max_rss_mb
         try:
-            with open(f"/proc/{self.pid}/status", encoding="ascii", errors="replace") as status:
-                peaks = [int(line.split()[1]) for line in status if line.startswith("VmHWM:")]
+            status = Path(f"/proc/{self._pid}/status").read_text(encoding="ascii", errors="replace")
         except OSError:
             return 0.0
-        return peaks[0] / 1024 if peaks else 0.0
+        return next((int(x.split()[1]) / 1024 for x in status.splitlines() if x.startswith("VmHWM:")), 0.0)
 
-    def reap(self) -> tuple[int, float]:
-        """Kills what is left of the group and frees everything. To be called once.
+    def clear_page(self) -> None:
+        os.pwrite(self._page, bytes(HEADER.size), 0)
 
-        Returns the exit code (minus the signal's number when a signal ended it) and the
-        processor seconds, waited-for children included. Raises SandboxFault when it does not die.
+    def last_cell(self) -> tuple[float, float] | None:
+        """Its CPU clock and the monotonic clock when the last cell began; None: not yet.
+
+        The child's own word: a lie moves time from one of its budgets to the other.
         """
-        self.kill()  # the leader is not reaped yet, so the group's number cannot be another's
-        dying = self.watch >= 0 and not _readable(self.watch, REAP_S)
-        with self._lock:
-            self._dead = True
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG if dying else 0)
-        self._popen.returncode = os.waitstatus_to_exitcode(status)
-        self._close()
-        if not pid:
-            raise SandboxFault(f"process {self.pid} of the sandbox does not die")
-        return self._popen.returncode, usage.ru_utime + usage.ru_stime
+        _, _, begun, *clocks = HEADER.unpack(os.pread(self._page, HEADER.size, 0))
+        return (clocks[0], clocks[1]) if begun else None
 
-    def _close(self) -> None:
-        for pipe in (self._popen.stdout, self._popen.stderr):
-            if pipe is not None:
-                pipe.close()
-        for descriptor in (self._ready, self.watch):
+    def value(self) -> str:
+        """The repr of the last expression, head and tail when it was long. The child's own word."""
+        total, stored, *_ = HEADER.unpack(os.pread(self._page, HEADER.size, 0))
+        data = os.pread(self._page, stored, HEADER.size)
+        tail = 0 if total <= len(data) else len(data) // 4
+        text, _ = join(data[: len(data) - tail], data[len(data) - tail :], max(total, len(data)))
+        return text
+
+    def close(self) -> None:
+        """Closes everything; the process, if it lives, is killed first."""
+        if self.exit is None:
+            self.kill()
+        self.sent()
+        for name in ("out", "err", "ready", "control", "_pidfd", "_page"):
+            descriptor = getattr(self, name, -1)
             if descriptor >= 0:
                 os.close(descriptor)
+                setattr(self, name, -1)
 
 
-def _start(command: list[str], ack: int, code: bytes, cwd: str) -> "subprocess.Popen[bytes]":
-    with _memory_file(code) as source:
-        return subprocess.Popen(
-            command,
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            cwd=cwd,
-            env=environment(cwd),
-            pass_fds=[ack],
-            start_new_session=True,
-        )
+def memory_file(name: str, data: bytes = b"", *, size: int = 0) -> int:
+    """A file without a place: unlike a pipe it takes any size without a reader."""
+    descriptor = os.memfd_create(name)
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    if size:
+        os.ftruncate(descriptor, size)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
-@contextlib.contextmanager
-def _memory_file(data: bytes) -> Iterator[int]:
-    """A file without a name: unlike a pipe it takes any size without a reader."""
-    descriptor = os.memfd_create("snippet")
-    with open(descriptor, "w+b", buffering=0) as stream:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[stream.write(rest) or 0 :]
-        stream.seek(0)
-        yield descriptor
-
-
-def _readable(descriptor: int, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
+def _input(text: str) -> int:
+    """What the child reads as its standard input: nothing, unless the caller gave some."""
+    if not text:
+        return os.open(os.devnull, os.O_RDONLY)
+    return memory_file("stdin", text.encode("utf-8", "surrogatepass"))

@@ -1,14 +1,17 @@
 """What the policy may call: the Python tool, and any function of yours."""
 
+import os
+import sys
 from typing import Any
 
+from torl import config
 from torl.config import Recipe
 from torl.errors import UserError
 from torl.imports import import_object, nearest
-from torl.sandbox import Limits
+from torl.sandbox import Limits, Sandbox
 from torl.tools.base import Tool, ToolContext
 from torl.tools.functions import FunctionTool, function_tool
-from torl.tools.python import PythonTool
+from torl.tools.python import Box, PythonTool
 
 
 def load_tools(recipe: Recipe) -> list[Tool]:
@@ -20,7 +23,7 @@ def load_tools(recipe: Recipe) -> list[Tool]:
     """
     tools: list[Tool] = []
     for name in recipe.tools:
-        tool: Tool = PythonTool(_limits(recipe)) if name == "python" else _imported(name)
+        tool: Tool = _python_tool(recipe) if name == "python" else _imported(name)
         if tool.name in [other.name for other in tools]:
             raise UserError(
                 f"tools: two tools are named {tool.name!r}; the policy could not tell them apart"
@@ -29,18 +32,23 @@ def load_tools(recipe: Recipe) -> list[Tool]:
     return tools
 
 
-def _limits(recipe: Recipe) -> Limits:
-    box = recipe.sandbox
+def _python_tool(recipe: Recipe) -> PythonTool:
+    section = recipe.sandbox
+    names = ("timeout_s", "cpu_s", "memory_mb", "output_kb", "workers")
     try:
-        return Limits(
-            timeout_s=box.timeout_s,
-            cpu_s=box.cpu_s,
-            memory_mb=box.memory_mb,
-            output_kb=box.output_kb,
-            workers=box.workers,
-        )
+        limits = Limits(**{name: getattr(section, name) for name in names})
     except ValueError as error:
         raise UserError(f"sandbox: {error}") from error
+    return PythonTool(box=_box(section, limits), state=section.state, last_value=section.last_value)
+
+
+def _box(section: config.Sandbox, limits: Limits) -> Box:
+    if section.urls:
+        from torl.sandbox.client import RemoteSandbox
+
+        return RemoteSandbox(section.urls, token=os.environ.get("TORL_SANDBOX_TOKEN"), limits=limits)
+    python = section.python or sys.executable
+    return Sandbox(limits, python=python, tier=section.tier, preload=section.preload)
 
 
 def _imported(name: str) -> Tool:

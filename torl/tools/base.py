@@ -4,7 +4,8 @@ The policy asks for a tool by the info string of a fenced block: a block fenced 
 goes to the tool named "python".
 """
 
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torl.types import ToolResult
@@ -12,11 +13,13 @@ from torl.types import ToolResult
 
 @dataclass(frozen=True)
 class ToolContext:
-    """Who calls: a tool may keep state per trajectory under ``trajectory_id``."""
+    """Who calls. ``ending`` belongs to the episode: a tool that keeps something for it says
+    there what is to be done when the episode ends, however it ends."""
 
     trajectory_id: str
     task_id: str
     call_number: int  # 0 for the trajectory's first call
+    ending: AsyncExitStack = field(default_factory=AsyncExitStack, compare=False, repr=False)
 
 
 class Tool(Protocol):

@@ -1,0 +1,1 @@
+"""What runs in the tool environment: the zygote and its children. Standard library only."""

@@ -1,0 +1,198 @@
+"""The zygote: a warm interpreter that forks one locked-down child per call.
+
+It talks with the broker over a SOCK_SEQPACKET socket, trusted both ways, which a child closes
+before it runs code:
+
+    broker → zygote   {"id", limits ...}, with the descriptors that child.Files names
+    zygote → broker   {"ev": "ready", "versions"} | {"ev": "failed", "why"}       once, at the start
+                      {"ev": "start", "id"}, with a pidfd | {"ev": "no_child", "id", "why"}
+                      {"ev": "exit", "id", "status", "cpu_s", "max_rss_kb"}
+
+It never reads the code or its output: a later child could find them in its memory.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import json
+import os
+import select
+import socket
+import sys
+
+from torl.sandbox.inside import child, kernel, landlock, root, seccomp, warm
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+MESSAGE = 1 << 16  # bytes of the longest message
+
+
+def serve(config: dict[str, Any]) -> NoReturn:
+    """Sets itself up as ``config`` says, says so, and serves the broker until it hangs up."""
+    with socket.socket(fileno=config["socket"]) as broker:
+        broker.set_inheritable(False)
+        try:
+            kernel.die_with_parent(config["broker"])
+            prepared = _prepare(config)
+            versions = warm.preload(config["preload"])
+            if config["files"] == "none":
+                warm.preload_everything(list(versions))
+            _check_threads(prepared)
+        except BaseException as error:
+            _send(broker, {"ev": "failed", "why": f"{type(error).__name__}: {error}"})
+            os._exit(1)
+        _settle()
+        _send(broker, {"ev": "ready", "versions": versions, "python": sys.version.split()[0]})
+        _Zygote(broker, prepared).run()
+    os._exit(0)
+
+
+def _prepare(config: dict[str, Any]) -> child.Prepared:
+    """Isolates the zygote itself, and opens what its children need, ahead of the forks."""
+    sys.path[:] = config["path"]
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")  # when memory runs out, a snippet goes before the trainer
+    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)  # not visible in the new root
+    if config["namespaces"]:
+        _enter_namespaces(config, proc)
+    return child.Prepared(
+        proc=proc,
+        namespaces=config["namespaces"],
+        uid=config["uid"],
+        ruleset=landlock.Ruleset(
+            [*config["read"], "/dev/urandom", "/dev/random"],
+            ["/dev/null", "/dev/zero"],
+            max_abi=config["landlock"],
+        )
+        if config["landlock"]
+        else None,
+        filter=seccomp.Filter(config["files"]) if config["files"] else None,
+        zygote=os.getpid(),
+        address_space=0,
+    )
+
+
+def _enter_namespaces(config: dict[str, Any], proc: int) -> None:
+    """New namespaces for mounts, network, IPC, host name and processes, and a new root.
+
+    The zygote becomes process 1 of its namespace: when it dies, the kernel kills every child.
+    """
+    uid, gid = os.getuid(), os.getgid()
+    kinds = kernel.NEWNS | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWNET | kernel.NEWPID
+    if config["namespaces"] == "user":
+        kernel.unshare(kernel.NEWUSER | kinds)
+        kernel.write_id_maps(proc, uid, gid)
+    else:
+        kernel.unshare(kinds)
+    root.build(config["read"])
+    inner = os.fork()
+    if inner:  # stays outside, to die with the broker and to be its child
+        os.closerange(3, 1 << 16)
+        _, status = os.waitpid(inner, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    kernel.die_with_parent(0)  # outside, it has no number here
+
+
+def _check_threads(prepared: child.Prepared) -> None:
+    folder = os.open("self/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=prepared.proc)
+    try:
+        threads = len(os.listdir(folder))
+    finally:
+        os.close(folder)
+    if threads != 1:
+        raise RuntimeError(
+            f"a package started {threads - 1} threads: it cannot be preloaded, a fork would lose them"
+        )
+
+
+def _settle() -> None:
+    """Makes the interpreter ready to be forked: what is shared stays untouched, so it stays shared."""
+    for name in [n for n in sys.modules if n == "torl" or n.startswith("torl.")]:
+        del sys.modules[name]
+    for stream in (sys.stdout, sys.stderr):  # text goes out by the line: a kill loses nothing
+        stream.reconfigure(  # type: ignore[union-attr]
+            encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+class _Zygote:
+    def __init__(self, broker: socket.socket, prepared: child.Prepared) -> None:
+        self._broker, self._prepared = broker, prepared
+        prepared.address_space = kernel.address_space(prepared.proc)
+        self._running: dict[int, tuple[int, int]] = {}  # pidfd: (call, pid)
+        self._poll = select.poll()
+        self._poll.register(broker, select.POLLIN)
+
+    def run(self) -> None:
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor != self._broker.fileno():
+                    self._reap(descriptor)
+                elif not self._serve():
+                    return
+
+    def _serve(self) -> bool:
+        data, extra, _, _ = self._broker.recvmsg(MESSAGE, socket.CMSG_SPACE(8 * 4))
+        if not data:
+            return False
+        descriptors = array.array("i")
+        for level, kind, content in extra:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(content[: len(content) - len(content) % 4])
+        request = json.loads(data)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._be_child(request, list(descriptors))
+            self._started(request["id"], pid)
+        except OSError as error:  # no process or no descriptor to be had
+            _send(self._broker, {"ev": "no_child", "id": request["id"], "why": str(error)})
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def _be_child(self, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+        try:
+            self._broker.detach()  # closed with all other descriptors once the layers are on
+            child.run(request, self._prepared, child.Files(descriptors))
+        except BaseException as error:  # a layer failed: the code has not run
+            text = f"{type(error).__name__}: {error}"
+            os.write(descriptors[child.Files.ERR], text.encode("utf-8", "replace")[:1000])
+        finally:
+            os._exit(125)
+
+    def _started(self, call: int, pid: int) -> None:
+        try:
+            watch = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            raise
+        self._running[watch] = (call, pid)
+        self._poll.register(watch, select.POLLIN)
+        _send(self._broker, {"ev": "start", "id": call}, [watch])
+
+    def _reap(self, watch: int) -> None:
+        call, pid = self._running.pop(watch)
+        self._poll.unregister(watch)
+        os.close(watch)
+        _, status, usage = os.wait4(pid, 0)
+        cpu_s = usage.ru_utime + usage.ru_stime
+        report = {"id": call, "status": status, "cpu_s": cpu_s, "max_rss_kb": usage.ru_maxrss}
+        _send(self._broker, {"ev": "exit", **report})
+
+
+def _send(broker: socket.socket, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
+    data = json.dumps(message).encode()
+    extra = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors or []))]
+    try:
+        broker.sendmsg([data], extra if descriptors else [])
+    except OSError:  # the broker is gone
+        os._exit(0)
