@@ -39,6 +39,10 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
     advantage = advantage_named(recipe.algorithm.advantage)
     stream = TaskStream(parts.tasks.train, recipe.prompts_per_step, recipe.seed)
     with Progress(recipe.steps, state["step"]) as progress:
+        started = await parts.start()
+        run.add_versions(started)
+        if "sandbox" in started:
+            progress.note(f"sandbox: {started['sandbox']}")
         if recipe.eval.before and state["step"] == 0 and "before" not in state and not stop.asked:
             state["before"] = await measure(parts, run, progress, "before", 0)
         while state["step"] < recipe.steps and not stop.asked:
@@ -146,7 +150,6 @@ async def _run(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, A
     """The loop, and what is kept at its end, however it ends."""
     parts.agent.sampler.set_weights(learner.updates)
     try:
-        run.add_versions(await parts.start())
         await _loop(run, parts, learner, state, stop)
         _save(run, parts, learner, state)
         if "after" in state:

@@ -11,6 +11,7 @@ When the trainer hangs up or dies, the broker ends, and with it all zygotes and 
 import contextlib
 import dataclasses
 import os
+import resource
 import selectors
 import socket
 import sys
@@ -38,7 +39,9 @@ class Broker:
 
     def __init__(self, trainer: socket.socket, config: dict[str, Any]) -> None:
         self._trainer = trainer
+        self._trainer.setblocking(False)
         self._unpacker = Unpacker()
+        self._unsent = bytearray()
         self._slots: int = config["slots"]
         self._patience_s: float = config["patience_s"]
         self._selector = selectors.DefaultSelector()
@@ -60,7 +63,7 @@ class Broker:
     # --- the loop -----------------------------------------------------------------------------
 
     def serve(self) -> None:
-        self.watch(self._trainer.fileno(), self._hear)
+        self.watch(self._trainer, self._hear)
         parent = os.pidfd_open(os.getppid())  # EOF does not come while a fork of it holds the socket
         self.watch(parent, lambda: sys.exit(0))
         self._pool.start()
@@ -69,7 +72,7 @@ class Broker:
                 if key.fd in self._selector.get_map():  # not closed by one served before it
                     key.data()
 
-    def watch(self, descriptor: int, served: Callable[[], object]) -> None:
+    def watch(self, descriptor: int | socket.socket, served: Callable[[], object]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, served)
 
     def unwatch(self, descriptor: int) -> None:
@@ -108,14 +111,29 @@ class Broker:
     # --- the trainer --------------------------------------------------------------------------
 
     def tell(self, message: dict[str, Any]) -> None:
+        """Never waits for a busy trainer: the clocks must go on."""
+        self._unsent += pack(message)
+        self._send()
+
+    def _send(self) -> None:
         try:
-            self._trainer.sendall(pack(message))
+            while self._unsent:
+                del self._unsent[: self._trainer.send(self._unsent)]
+        except BlockingIOError:
+            pass
         except OSError:
             sys.exit(0)  # the trainer is gone
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        if events != self._selector.get_key(self._trainer).events:
+            self._selector.modify(self._trainer, events, self._hear)
 
     def _hear(self) -> None:
+        if self._unsent:
+            self._send()
         try:
             messages = receive(self._trainer, self._unpacker)
+        except BlockingIOError:
+            return
         except BrokenFrame as error:
             sys.exit(f"torl sandbox broker: {error}")
         if messages is None:
@@ -214,11 +232,7 @@ class Broker:
         job.start_clock()
         self._running[child.number] = job
         child.clear_page()
-        data = job.program_cell()
-        try:
-            os.write(child.control, len(data).to_bytes(4, "big") + data)
-        except OSError:  # it died: its exit is on the way
-            child.kill()
+        child.hand_over(job.program())
 
     def _child_ready(self, child: Child) -> None:
         data = os.read(child.ready, 1)
@@ -330,6 +344,8 @@ def _oom_kills() -> int:
 
 def main(descriptor: int, config: dict[str, Any]) -> None:
     """The broker's process. ``descriptor`` is its end of the trainer's socket."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every call needs a few
     with socket.socket(fileno=descriptor) as trainer:
         trainer.set_inheritable(False)
         Broker(trainer, config).serve()

@@ -55,9 +55,14 @@ def _parse(data: bytes) -> dict[str, Any]:
 
 
 def receive(peer: socket.socket, unpacker: Unpacker) -> list[dict[str, Any]] | None:
-    """Blocks until something comes: the messages complete by then, or None when the peer hung up."""
+    """What has come: the messages complete by now, or None when the peer hung up.
+
+    Raises BlockingIOError when nothing has come and ``peer`` does not block.
+    """
     try:
         data = peer.recv(1 << 18)
+    except BlockingIOError:
+        raise
     except OSError:
         return None
     return unpacker.feed(data) if data else None

@@ -66,10 +66,6 @@ class Job:
     def program(self) -> bytes:
         return json.dumps(self.cells).encode("ascii")
 
-    def program_cell(self) -> bytes:
-        """The last cell alone, for a process that has run the others."""
-        return json.dumps(self.cells[-1]).encode("ascii")
-
     def begin(self, child: Child) -> None:
         """An attempt starts: nothing of an earlier one counts."""
         self.child = child

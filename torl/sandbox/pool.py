@@ -104,7 +104,7 @@ class Pool:
         try:
             child_of = dict(zygote.children)
             message = zygote.receive()
-        except (ZygoteDied, ValueError, KeyError) as error:
+        except (ZygoteDied, OSError, ValueError, KeyError) as error:
             self._died(zygote, str(error))
             return
         child = child_of.get(message.get("id", -1))

@@ -9,6 +9,7 @@ from torl.config import Recipe
 from torl.errors import UserError
 from torl.imports import import_object, nearest
 from torl.sandbox import Limits, Sandbox
+from torl.sandbox.plain import PlainSandbox
 from torl.tools.base import Tool, ToolContext
 from torl.tools.functions import FunctionTool, function_tool
 from torl.tools.python import Box, PythonTool
@@ -48,6 +49,8 @@ def _box(section: config.Sandbox, limits: Limits) -> Box:
 
         return RemoteSandbox(section.urls, token=os.environ.get("TORL_SANDBOX_TOKEN"), limits=limits)
     python = section.python or sys.executable
+    if section.tier == "unsafe" and sys.platform != "linux":
+        return PlainSandbox(limits, python=python)
     return Sandbox(limits, python=python, tier=section.tier, preload=section.preload)
 
 

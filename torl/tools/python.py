@@ -51,7 +51,7 @@ class PythonTool:
         state: Literal["none", "replay", "session"] = "none",
         last_value: bool = True,
     ) -> None:
-        self._box: Box = box or Sandbox(limits)
+        self.box: Box = box or Sandbox(limits)
         self._state, self._last_value = state, last_value
         self._earlier: dict[int, list[str]] = {}  # cells to replay, by episode
 
@@ -60,14 +60,14 @@ class PythonTool:
 
         Raises UserError when there is no isolation to be had here.
         """
-        report = await self._box.start()
+        report = await self.box.start()
         return {"sandbox": f"tier {report.tier}: {report.layers}", "sandbox python": report.python} | {
             f"sandbox {name}": version for name, version in report.versions.items()
         }
 
     def metrics(self) -> dict[str, float]:
         """How the sandbox has been doing since the last time; warns when it is to blame for much."""
-        found = self._box.health.snapshot()
+        found = self.box.health.snapshot()
         calls = found["calls"]
         if calls and found["sandbox_error"] > FAULTS_TO_WARN_OF * calls:
             log.warning(
@@ -81,7 +81,7 @@ class PythonTool:
         result = await self._run(text, context)
         if result.status == "sandbox_error":
             raise SandboxFault(f"the sandbox failed: {result.reason}")
-        shown = observation(result, self._box.limits, last_value=self._last_value)
+        shown = observation(result, self.box.limits, last_value=self._last_value)
         if self._state == "session" and not result.lives:
             shown = f"{shown.rstrip()}; a new session follows, without the earlier variables"
         return ToolResult(
@@ -93,24 +93,24 @@ class PythonTool:
 
     async def _run(self, text: str, context: ToolContext) -> Result:
         if self._state == "none":
-            return await self._box.run(text)
+            return await self.box.run(text)
         episode = id(context.ending)  # a task may be played several times at once
         if self._state == "session":
             name = f"{context.trajectory_id}/{episode}"
             if context.call_number == 0:
-                context.ending.push_async_callback(self._box.end, name)
-            return await self._box.run(text, session=name)
+                context.ending.push_async_callback(self.box.end, name)
+            return await self.box.run(text, session=name)
         if episode not in self._earlier:
             self._earlier[episode] = []
             context.ending.callback(self._earlier.pop, episode, None)
         cells = self._earlier[episode]
-        result = await self._box.run(text, earlier=cells)
+        result = await self.box.run(text, earlier=cells)
         if result.status in ("ok", "error"):
             cells.append(text)
         return result
 
     async def close(self) -> None:
-        await self._box.close()
+        await self.box.close()
 
 
 def observation(result: Result, limits: Limits, *, last_value: bool = True) -> str:

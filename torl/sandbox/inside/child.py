@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Descriptors that outlive the start of the code have numbers that code hardly meets: above its
 # limit of open files, so that it cannot be given them.
-KEEP_OUT, KEEP_ERR, KEEP_CONTROL = 1000, 1001, 1002
+KEEP_OUT, KEEP_ERR, KEEP_CODE, KEEP_CONTROL = 1000, 1001, 1002, 1003
 
 
 class Prepared:
@@ -112,7 +112,7 @@ def _last(notebook: Notebook, cell: str, page: Page, control: int) -> NoReturn:
     while control >= 0:  # a session: the process waits for the trajectory's next cell
         os.write(control, bytes([code]))
         size = int.from_bytes(_exactly(control, 4), "big")
-        cell = json.loads(_exactly(control, size))
+        (cell,) = json.loads(os.pread(KEEP_CODE, size, 0))
         page.mark()
         code, value = notebook.run(cell)
         page.store(value)
@@ -189,12 +189,14 @@ def _move_descriptors(files: Files, *, replay: bool) -> _Kept:
         os.dup2(files.err, 2)
     if files.control >= 0:
         control = os.dup2(files.control, KEEP_CONTROL)
+        os.dup2(files.code, KEEP_CODE)
     return _Kept(files.ready, control, out, err)
 
 
 def _close_but(kept: _Kept) -> None:
     start = 3
-    for descriptor in sorted(d for d in (kept.out, kept.err, kept.control) if d >= 0):
+    code = KEEP_CODE if kept.control >= 0 else -1
+    for descriptor in sorted(d for d in (kept.out, kept.err, code, kept.control) if d >= 0):
         os.closerange(start, descriptor)
         start = descriptor + 1
     os.closerange(start, 1 << 20)
