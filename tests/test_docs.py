@@ -32,8 +32,9 @@ from torl.tasks import KINDS
 
 ROOT = Path(__file__).parent.parent
 README = "../README"
-PAGES = (README, "quickstart", "concepts", "recipes", "extend", "metrics", "paper")
+PAGES = (README, "quickstart", "concepts", "recipes", "extend", "metrics", "paper", "sandbox")
 COMMANDS = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
+GROUPS = {group.name or group.typer_instance.info.name for group in app.registered_groups}  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True)
@@ -236,8 +237,11 @@ def test_commands_and_options_exist(page: str) -> None:
     commands += [name for name in spans(page) if name.startswith("torl ")]
     for line in commands:
         name, *rest = shlex.split(line.removeprefix("PYTHONPATH=. "))[1:]
-        assert name in COMMANDS, line
-        help_text = CliRunner().invoke(app, [name, "--help"]).output
+        command = [name, rest.pop(0)] if name in GROUPS and rest else [name]
+        assert name in COMMANDS | GROUPS, line
+        shown = CliRunner().invoke(app, [*command, "--help"])
+        assert shown.exit_code == 0, line
+        help_text = shown.output
         for option in rest:
             assert not option.startswith("--") or f"{option} " in help_text, line
 
@@ -269,7 +273,7 @@ def test_keys_are_keys(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_metrics_are_metrics(page: str) -> None:
-    sections = "rollout|reward|learner|loss|sampler|tool|time|heldout"
+    sections = "rollout|reward|learner|loss|sampler|sandbox|tool|time|heldout"
     names = [name for name in spans(page) if re.fullmatch(rf"({sections})/[\w<>/]+", name)]
     assert [name for name in names if lookup(name) is None] == []
 

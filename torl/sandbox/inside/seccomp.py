@@ -131,11 +131,18 @@ class Program:
         """The verdict of all others."""
         self.instructions.append((RETURN, 0, 0, verdict))
 
+    def assemble(self) -> ctypes.Array[_Filter]:
+        """The instructions as the kernel reads them."""
+        return (_Filter * len(self.instructions))(*[_Filter(*i) for i in self.instructions])
+
     def install(self) -> None:
         """Binds the calling thread, for good. Needs no_new_privileges. Raises OSError."""
-        instructions = (_Filter * len(self.instructions))(*[_Filter(*i) for i in self.instructions])
-        program = _Program(len(self.instructions), instructions)
-        kernel.call("seccomp", SET_MODE_FILTER, SPEC_ALLOW, ctypes.byref(program))
+        _install(self.assemble())
+
+
+def _install(instructions: ctypes.Array[_Filter]) -> None:
+    program = _Program(len(instructions), instructions)
+    kernel.call("seccomp", SET_MODE_FILTER, SPEC_ALLOW, ctypes.byref(program))
 
 
 class Filter:
@@ -157,17 +164,21 @@ class Filter:
         self._program.decide(SOCKETS, ERRNO | errno.EACCES)
         self._program.decide(REFUSED, ERRNO | errno.EPERM)
         self._program.close(ERRNO | errno.ENOSYS)  # what is newer than this list
+        self._assembled = self._program.assemble()  # here, not in every child
 
     def install(self) -> None:
-        self.pin(os.getpid())
-        self._program.install()
-
-    def pin(self, pid: int) -> list[Instruction]:
-        """The instructions for the process of this number."""
+        """Binds the calling thread, for good. Needs no_new_privileges. Raises OSError."""
+        pid = os.getpid()
         for place in self._own:
-            code, true, false, _ = self._program.instructions[place]
-            self._program.instructions[place] = (code, true, false, pid)
-        return self._program.instructions
+            self._assembled[place].k = pid
+        _install(self._assembled)
+
+    def instructions(self, pid: int) -> list[Instruction]:
+        """What is installed in the process of this number."""
+        found = list(self._program.instructions)
+        for place in self._own:
+            found[place] = (*found[place][:3], pid)
+        return found
 
     def _files(self, files: str) -> None:
         decide = self._program.decide
