@@ -43,7 +43,11 @@ async def measure(
     """Rows as they are measured, each for about ``seconds``. Raises UserError when a snippet does
     not print what it must, or when none of ``tiers`` (all: none given) can be had here."""
     wanted = set(tiers)
-    for name, opened in _backends(python, max(in_flight)):
+    backends = _backends(python, max(in_flight))
+    if unknown := wanted - {name for name, _ in backends}:
+        choices = ", ".join(name for name, _ in backends)
+        raise UserError(f"bench: there is no {', '.join(sorted(unknown))}; the choices are {choices}")
+    for name, opened in backends:
         if wanted and name not in wanted:
             continue
         try:

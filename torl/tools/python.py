@@ -61,6 +61,8 @@ class PythonTool:
         Raises UserError when there is no isolation to be had here.
         """
         report = await self.box.start()
+        if report.tier == "unsafe":
+            log.warning("the sandbox is unsafe: the model's code may do whatever you may (docs/sandbox.md)")
         return {"sandbox": f"tier {report.tier}: {report.layers}", "sandbox python": report.python} | {
             f"sandbox {name}": version for name, version in report.versions.items()
         }
