@@ -8,13 +8,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help quickstart test lint smoke docs wheel clean
+.PHONY: help quickstart test lint smoke bench study docs wheel clean
 
 help:
 	@echo "make quickstart   train SmolLM2-135M to use Python on this machine (about 12 minutes)"
 	@echo "make test         the tests"
 	@echo "make lint         ruff and mypy, as in CI"
 	@echo "make smoke        two steps of the quickstart (within a minute)"
+	@echo "make bench        how fast the sandbox is here, beside fresh interpreters (about 4 minutes)"
+	@echo "make study        the slow tests: soaks, kills at random moments (about 15 minutes)"
 	@echo "make docs         the parts of docs/ that are made from the code"
 	@echo "make wheel        build dist/torl-*.whl"
 	@echo "make clean        remove .venv and build results (runs/ stays)"
@@ -35,6 +37,12 @@ smoke: $(READY)
 	rm -rf build/smoke && mkdir -p build/smoke
 	cd build/smoke && ../../$(BIN)/torl quickstart steps=2 prompts_per_step=4 group_size=4 tasks.test_limit=8
 	test -s build/smoke/runs/quickstart-*/summary.json -a -s build/smoke/runs/quickstart-*/report.html
+
+bench: $(READY)
+	$(BIN)/torl sandbox bench
+
+study: $(READY)
+	$(BIN)/python -m pytest -m slow
 
 docs: $(READY)
 	$(BIN)/python -m tests.docs_kit

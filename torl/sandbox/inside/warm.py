@@ -20,7 +20,17 @@ NEVER = """
 __main__ antigravity ensurepip idlelib lib2to3 this tkinter turtle turtledemo venv crypt msilib nis
 ossaudiodev spwd test _winapi msvcrt nt winreg winsound
 """.split()
-NOT_LIBRARY = (".tests", ".test_", ".benchmarks", "._tests", ".testing", "f2py", "distutils", "__main__")
+NOT_LIBRARY = (
+    ".this",
+    ".tests",
+    ".test_",
+    ".benchmarks",
+    "._tests",
+    ".testing",
+    "f2py",
+    "distutils",
+    "__main__",
+)
 
 # First uses build tables and fill caches; done once here, they are shared by all children.
 SYMPY = """
@@ -61,7 +71,13 @@ def preload(names: list[str]) -> dict[str, str]:
 
 
 def preload_everything(names: list[str]) -> None:
-    """Every module of the standard library and of the packages: for children that may open no file."""
+    """Every module of the standard library and of the packages: for children that may open no file.
+
+    Not what those import if it happens to be installed: that could be all of a large environment.
+    """
+    known = {name.partition(".")[0] for name in sys.modules}
+    only = _Only(known | sys.stdlib_module_names)
+    sys.meta_path.insert(0, only)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in sorted(sys.stdlib_module_names):
@@ -74,6 +90,18 @@ def preload_everything(names: list[str]) -> None:
             ):
                 if not any(part in found.name for part in NOT_LIBRARY):
                     _try_import(found.name)
+    sys.meta_path.remove(only)
+
+
+class _Only:
+    """Lets no package be imported but these."""
+
+    def __init__(self, packages: set[str]) -> None:
+        self._packages = packages
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        if name.partition(".")[0] not in self._packages:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def _try_import(name: str) -> None:
