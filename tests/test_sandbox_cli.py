@@ -88,7 +88,7 @@ def test_the_sizing_hint() -> None:
 def test_unsafe_is_short_for_its_tier() -> None:
     assert load_recipe("quickstart", ["sandbox=unsafe"]).sandbox.tier == "unsafe"
     assert load_recipe("quickstart").sandbox.tier == "auto"
-    with pytest.raises(UserError, match="sandbox.tier"):
+    with pytest.raises(UserError, match=r"sandbox.tier"):
         load_recipe("quickstart", ["sandbox=E"])
     with pytest.raises(UserError, match="state=session needs a sandbox on this machine"):
         load_recipe("quickstart", ["sandbox.state=session", "sandbox.urls=[http://one]"])
