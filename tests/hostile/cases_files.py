@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .case import GONE, Case, attempt
+from .case import ASLEEP, GONE, Case, attempt
 
 NO_LOOK: dict[str, Any] = {"D": {"want": "ok error", "out": "", "err": ""}}
 
@@ -32,6 +32,18 @@ for folder, folders, files in os.walk('/'):
             except OSError: pass
     folders[:] = [f for f in folders if f not in ('proc', 'sys', 'site-packages')]
 print(found)
+"""
+OTHERS = """
+import os
+near = {*range(1, 3000), *range(@TRAINER@ - 400, @TRAINER@ + 2000), @PID@, os.getppid()}
+for pid in near - {os.getpid()}:
+    for fd in range(12):
+        try:
+            os.close(os.open(f'/proc/{pid}/fd/{fd}', os.O_RDWR | os.O_NONBLOCK))
+            print('ESC' + 'APED', pid, fd)
+        except FileNotFoundError: break
+        except OSError: pass
+print('done')
 """
 ESCAPE_BY_DIRECTORY = """
 import os
@@ -87,8 +99,9 @@ CASES = [
     unreadable("read_sys", "/sys/kernel/notes", breaks=False),
     unreadable("read_meminfo", "/proc/meminfo"),
     unreadable("read_mounts", "/proc/self/mountinfo"),
-    unreadable("read_stdout_again", "/proc/self/fd/1", breaks=False),
-    unreadable("read_descriptor_folder", "/dev/fd/0", breaks=False),
+    Case("read_stdin_again", "print(open('/proc/self/fd/0').read())", "ok error", forbidden="."),
+    Case("read_stdout_again", "open('/proc/self/fd/1', 'rb').read()", "error timeout_wall", limits=ASLEEP),
+    Case("descriptors_of_others", OTHERS, out=r"\Adone$", breaks="ESCAPED"),
     Case(
         "read_answers_by_map",
         "import mmap, os\nf = os.open('@DIR@/answers.json', os.O_RDONLY)\n"

@@ -105,7 +105,7 @@ RAW = {
 }
 # Without protection, an ordinary user gets an answer from these.
 HARMLESS = """
-unshare setns pidfd_open pidfd_getfd process_vm_readv rt_sigqueueinfo io_uring_setup io_setup mlock semget
+unshare setns pidfd_open pidfd_getfd process_vm_readv rt_sigqueueinfo io_uring_setup io_setup semget
 bpf keyctl memfd_create name_to_handle_at inotify_init inotify_init1 signalfd4 ptrace
 personality modify_ldt landlock_restrict_self splice vmsplice adjtimex setfsuid
 """.split()

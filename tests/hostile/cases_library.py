@@ -7,7 +7,8 @@ from .case import Case
 NOT_PRELOADED: dict[str, Any] = {"D": {"want": "ok error", "out": ""}}  # files cannot be opened there
 LAZY = """
 import xml.dom.minidom, sqlite3, difflib, wave, html.parser, configparser, email.message, tomllib, zipapp
-import concurrent.futures, ctypes.util, curses.ascii, json.tool
+import concurrent.futures, ctypes.util, curses.ascii, json.tool, logging.handlers, unittest.mock
+import xmlrpc.client, urllib.request, http.client, importlib.metadata, wsgiref.util, multiprocessing.pool
 print('imported')
 """
 EVERY_LIBRARY = """
@@ -278,8 +279,8 @@ CASES = [
         "stdin_lines", "import sys\nprint([l.strip() for l in sys.stdin])", r"\['a', 'é'\]", stdin="a\né\n"
     ),
     prints("stdin_read", "import sys\nprint(repr(sys.stdin.read()))", "^''$"),
-    prints("lazy_imports", LAZY, "^imported$", tiers=NOT_PRELOADED),
-    prints("library_imports", EVERY_LIBRARY, r"^\[\]$", tiers=NOT_PRELOADED),
+    prints("lazy_imports", LAZY, "^imported$"),
+    prints("library_imports", EVERY_LIBRARY, r"^\[\]$"),
     prints(
         "old_printing",
         "from pprint import pprint\npprint({'a': list(range(40))}, compact=True, width=60)",

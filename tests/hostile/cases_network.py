@@ -30,7 +30,7 @@ except OSError as e: print(type(e).__name__)
 DATAGRAM_PAIR = """
 import socket
 a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-for path in ('@DIR@/socket', '\\0torl-@ABSTRACT@'):
+for path in ('@DIR@/log', '\\0torl-log-@ABSTRACT@'):
     for act in (a.connect, lambda p: a.sendto(b'x', p)):
         try: act(path); print('ESC' + 'APED')
         except OSError as e: print(type(e).__name__)

@@ -93,6 +93,7 @@ CASES = [
         exit_code=125,
     ),
     Case("descriptors_open", OPEN_DESCRIPTORS, out=r"^\[0, 1, 2\]$"),
+    Case("descriptor_opened", "with open(1, 'w', closefd=False) as f: f.write('again')", out="^again$"),
     Case("hidden_error", "import os\nprint('42', flush=True)\nos._exit(0)\nraise SystemError", out="^42$"),
     Case("warning", "import warnings\nwarnings.warn('careful')\nprint(1)", out="^1$", err="careful"),
     Case(

@@ -161,8 +161,8 @@ CASES = [
     ),
     Case(
         "audit_hook_raises",
-        "import sys\ndef h(e, a):\n    if e == 'import': raise RuntimeError('audit')\n"
-        "sys.addaudithook(h)\nimport wave",
+        "import sys\ndef h(e, a):\n    if e == 'compile': raise RuntimeError('audit')\n"
+        "sys.addaudithook(h)\ncompile('1', 's', 'eval')",
         "error",
         err="audit",
     ),

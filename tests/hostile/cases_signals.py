@@ -1,6 +1,6 @@
 """C: signals to itself, and signals, limits and priorities for others."""
 
-from .case import ASLEEP, BUSY, Case, denied, refused
+from .case import ASLEEP, BUSY, TIGHT, Case, denied, refused
 
 SECONDS = "import time; time.sleep(60)"
 MACHINE_CODE = """
@@ -28,6 +28,7 @@ CASES = [
     # signals to itself
     ends("abort", "import os\nos.abort()", 6),
     ends("kill_self", "import os\nos.kill(os.getpid(), 9)", 9),
+    Case("kill_self_small", "import os\nos.kill(os.getpid(), 9)", "crashed", signal=9, limits=TIGHT),
     ends("term_self", "import os\nos.kill(os.getpid(), 15)", 15),
     ends("raise_signal", "import signal\nsignal.raise_signal(10)", 10),
     ends("alarm", "import signal, time\nsignal.alarm(1)\ntime.sleep(3)", 14),

@@ -34,6 +34,7 @@ from torl.sandbox.inside.seccomp import (
 )
 from torl.sandbox.tiers import EVERY_ABI
 
+from .case import Case
 from .catalogue import CASES, CONTROLS
 from .sweep import USUAL, Sweep, possible
 from .world import World
@@ -67,16 +68,21 @@ class Situation:
     container: bool = False  # as Docker's are
     landlock_abi: int = EVERY_ABI
     reach: bool = True  # lets other users read this Python, as they can read most
+    ordinary: bool = True  # programs that must simply work are run too
     wanted: str = "auto"
 
 
 SITUATIONS = {
     "root": Situation("A", "root namespaces landlock", reach=False),
-    "user": Situation("A", "namespaces landlock", user=True),
+    "user": Situation("A", "namespaces landlock", user=True, ordinary=False),
     "user-no-namespaces": Situation("B", "landlock", user=True, no_namespaces=True),
-    "user-landlock-1": Situation("B", "landlock", user=True, no_namespaces=True, landlock_abi=1),
-    "container": Situation("B", "root landlock", container=True),
-    "container-private-python": Situation("B", "root landlock", container=True, reach=False),
+    "user-landlock-1": Situation(
+        "B", "landlock", user=True, no_namespaces=True, landlock_abi=1, ordinary=False
+    ),
+    "container": Situation("B", "root landlock", container=True, ordinary=False),
+    "container-private-python": Situation(
+        "B", "root landlock", container=True, reach=False, ordinary=False
+    ),
     "no-landlock": Situation("C", "namespaces", no_landlock=True, reach=False),
     "seccomp-only": Situation("D", "", user=True, no_namespaces=True, no_landlock=True),
 }
@@ -207,8 +213,15 @@ def _reach() -> None:
             os.close(descriptor)
 
 
+def cases_of(situation: Situation) -> dict[str, Case]:
+    """What is run in a situation, by name."""
+    if situation.wanted == "unsafe":
+        return CONTROLS
+    return {name: c for name, c in CASES.items() if situation.ordinary or c.section != "G"}
+
+
 async def _sweep(situation: Situation, pattern: str) -> None:
-    cases = CONTROLS if situation.wanted == "unsafe" else CASES
+    cases = cases_of(situation)
     box = Sandbox(USUAL, tier=situation.wanted, _landlock_abi=situation.landlock_abi)  # type: ignore[arg-type]
     async with box:
         report = await box.start()

@@ -53,7 +53,7 @@ class Sweep:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans are seen
         self._canary = (await self._box.run(CANARY)).stdout
         assert self._canary.count("\n") >= 8, self._canary
-        self._processes = descendants()
+        self._processes = self._below()
         for batch in _batches(cases):
             done = await asyncio.gather(*(self._one(case.on(self._tier)) for case in batch))
             left = await self._changed() + await self._left()
@@ -80,13 +80,16 @@ class Sweep:
             return []
         return [f"canary: {_difference(self._canary, canary.stdout)} {canary.stderr[-300:]}"]
 
+    def _below(self) -> frozenset[int]:
+        return descendants() - {self._world.pid}
+
     async def _left(self) -> list[str]:
         """Processes that should not be there any more."""
         if not self._processes:  # zygotes were replaced
             await asyncio.sleep(1.0)
-            self._processes = descendants()
+            self._processes = self._below()
         end = time.monotonic() + 1.0
-        while (now := descendants()) != self._processes and time.monotonic() < end:
+        while (now := self._below()) != self._processes and time.monotonic() < end:
             await asyncio.sleep(0.005)
         left = [f"a process was left behind: {_name(pid)}" for pid in now - self._processes]
         for pid in now - self._processes:
@@ -117,6 +120,10 @@ def wrong(case: Case, result: Result) -> list[str]:
     hit = re.search(case.forbidden, result.stdout + result.value)
     if hit:
         found.append(f"forbidden: {hit[0]!r} in {(result.stdout + result.value)[-300:]!r}")
+    if case.section == "G" and not case.err and result.status == "ok" and result.stderr:
+        found.append(f"err: {result.stderr[-300:]!r}")
+    if case.section == "G" and re.search(r'File "/', result.stderr):
+        found.append("err: a path of the host")
     if case.signal and result.signal != case.signal:
         found.append(f"signal {result.signal}, wanted {case.signal}")
     if case.exit_code is not None and result.exit_code != case.exit_code:

@@ -39,6 +39,11 @@ class World:
             listener.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    @property
+    def pid(self) -> int:
+        """Of the process that must not be harmed."""
+        return self._process.pid
+
     def fill(self, code: str) -> str:
         """Replaces the words that stand for what is here."""
         words = {
@@ -92,11 +97,17 @@ class World:
         abstract.bind("\0torl-" + self.secret.removeprefix("torl-secret-"))
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         udp.bind(tcp.getsockname())
+        log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # as the system's log has
+        log.bind(str(self.folder / "log"))
+        (self.folder / "log").chmod(0o777)
+        hidden_log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        hidden_log.bind("\0torl-log-" + self.secret.removeprefix("torl-secret-"))
         for listener in (tcp, path, abstract):
             listener.listen()
-        for listener in (tcp, path, abstract, udp):
+        found = [tcp, path, abstract, udp, log, hidden_log]
+        for listener in found:
             listener.setblocking(False)
-        return [tcp, path, abstract, udp]
+        return found
 
     def _state(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -123,7 +134,7 @@ class World:
         self._process.kill()
         self._process.wait()
         for name in os.listdir(self.folder):
-            if name != "socket":
+            if name not in ("socket", "log"):
                 path = self.folder / name
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         for name in os.listdir("/dev/shm"):
