@@ -179,6 +179,8 @@ CASES = [
         out="^fine$",
         tiers={"D": {"want": "error", "out": ""}},
     ),
+    Case("device_times", attempt("os.utime('/dev/null')", "import os"), out="Error"),
+    Case("device_mode", attempt("os.chmod('/dev/null', 0o666)", "import os"), out="Error"),
     Case(
         "device_zero",
         "print(open('/dev/zero', 'rb').read(2))",

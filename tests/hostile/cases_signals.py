@@ -31,7 +31,6 @@ CASES = [
     Case("kill_self_small", "import os\nos.kill(os.getpid(), 9)", "crashed", signal=9, limits=TIGHT),
     ends("term_self", "import os\nos.kill(os.getpid(), 15)", 15),
     ends("raise_signal", "import signal\nsignal.raise_signal(10)", 10),
-    ends("alarm", "import signal, time\nsignal.alarm(1)\ntime.sleep(3)", 14),
     ends(
         "real_timer", "import signal, time\nsignal.setitimer(signal.ITIMER_REAL, 0.02)\ntime.sleep(3)", 14
     ),

@@ -15,6 +15,8 @@ import re
 import stat
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,6 +56,7 @@ vhangup
 """.split()
 CONTAINER_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 LAST_CAPABILITY = 63
+TRAINER_THREADS = 100  # as torch has: a limit that counts all of a user must bear them
 
 
 @dataclass(frozen=True)
@@ -223,6 +226,8 @@ def cases_of(situation: Situation) -> dict[str, Case]:
 async def _sweep(situation: Situation, pattern: str) -> None:
     cases = cases_of(situation)
     box = Sandbox(USUAL, tier=situation.wanted, _landlock_abi=situation.landlock_abi)  # type: ignore[arg-type]
+    for _ in range(TRAINER_THREADS):
+        threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
     async with box:
         report = await box.start()
         _print({"tier": report.tier, "layers": report.layers, "wanted": situation.tier})
