@@ -22,8 +22,10 @@ from tests.learner_kit import (
     weights,
 )
 from tests.tiny import tiny_model
+from torl import config
 from torl.errors import UserError
 from torl.learner.batch import Batch
+from torl.learner.local import schedule
 from torl.learner.masters import Masters
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -90,6 +92,15 @@ def test_the_learning_rate_warms_up_over_updates() -> None:
     seen = [subject.update(batch_of(*BATCH))["learner/lr"] for _ in range(6)]
     assert seen == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
     assert learner(model_of(), lr=1e-3).update(batch_of(*BATCH))["learner/lr"] == 1e-3
+
+
+def test_the_learning_rate_decays_to_nothing_after_its_warm_up() -> None:
+    settings = config.Learner(warmup_steps=2, decay_steps=4)
+    shares = [schedule(updates, settings) for updates in range(8)]
+    assert shares == pytest.approx([0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
+    subject = learner(model_of(), lr=1e-3, decay_steps=2)
+    seen = [subject.update(batch_of(*BATCH))["learner/lr"] for _ in range(3)]
+    assert seen == pytest.approx([1e-3, 0.5e-3, 0.0])
 
 
 # Narrow weights

@@ -33,7 +33,7 @@ KEYS = re.findall(
     correctness.right correctness.wrong correctness.timeout_s correctness.workers
     algorithm.advantage algorithm.clip_low algorithm.clip_high
     algorithm.mini_batches algorithm.epochs algorithm.old_logprobs
-    learner.lr learner.warmup_steps learner.weight_decay learner.beta1 learner.beta2
+    learner.lr learner.warmup_steps learner.decay_steps learner.weight_decay learner.beta1 learner.beta2
     learner.max_grad_norm learner.pack_tokens learner.activation_checkpointing learner.max_bad_updates
     eval.every eval.before eval.temperature
     checkpoint.every checkpoint.keep

@@ -165,6 +165,8 @@ class Learner(Section):
     """AdamW's learning rate."""
     warmup_steps: int = Field(0, ge=0)
     """Updates in which the learning rate rises linearly to lr."""
+    decay_steps: int = Field(0, ge=0)
+    """Updates in which it then falls linearly to 0 (0: it stays)."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's decoupled weight decay."""
     beta1: float = Field(0.9, ge=0, lt=1)

@@ -126,7 +126,7 @@ class LocalLearner:
     def _apply(self, totals: "_Totals") -> None:
         """Clips the gradient and updates; skips the update when the gradient is not finite."""
         norm = torch.nn.utils.clip_grad_norm_(self._masters.by_name.values(), self._settings.max_grad_norm)
-        lr = self._settings.lr * min(1.0, (self.updates + 1) / max(1, self._settings.warmup_steps))
+        lr = self._settings.lr * schedule(self.updates, self._settings)
         if not math.isfinite(float(norm)):
             self._skip(totals)
             return
@@ -195,6 +195,14 @@ def _prepare(model: Any, activation_checkpointing: bool) -> None:
         enable({"use_reentrant": False})
         for module in model.modules():
             module.training = isinstance(module, GradientCheckpointingLayer)
+
+
+def schedule(updates: int, settings: config.Learner) -> float:
+    """The share of ``lr`` for the update after so many: linear warm-up, then linear decay."""
+    rise = min(1.0, (updates + 1) / max(1, settings.warmup_steps))
+    if not settings.decay_steps:
+        return rise
+    return min(rise, max(0.0, 1.0 - (updates - settings.warmup_steps) / settings.decay_steps))
 
 
 class _Totals:
