@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from .sweep import USUAL, Sweep, possible
 from .world import World
 
 ROOT = Path(__file__).parents[2]
-USER = 61234  # nobody's number
+USER, CONTROL_USER = 61234, 61235  # nobody's numbers
 NAMESPACES = ["unshare", "setns"]
 LANDLOCK = ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"]
 # What a container of Docker's may not do without CAP_SYS_ADMIN, and what it may as root.
@@ -135,7 +135,7 @@ def restrict(situation: Situation) -> None:
     if situation.container:
         _keep_capabilities(CONTAINER_CAPABILITIES)
     if situation.user and root:
-        _become_user()
+        _become(CONTROL_USER if situation is CONTROL else USER)
 
 
 def _refuse(names: Iterable[tuple[list[str], int]], *, clone: bool) -> None:
@@ -163,15 +163,15 @@ def _keep_capabilities(kept: tuple[int, ...]) -> None:
     kernel.call("capset", header, struct.pack("=6I", low, low, 0, high, high, 0))
 
 
-def _become_user() -> None:
+def _become(user: int) -> None:
     os.setgroups([])
-    os.setresgid(USER, USER, USER)
-    os.setresuid(USER, USER, USER)
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
 
 
 def _try_namespaces(as_user: bool) -> None:
     if as_user:
-        _become_user()
+        _become(USER)
     kernel.unshare(kernel.NEWNS | kernel.NEWPID | (0 if os.geteuid() == 0 else kernel.NEWUSER))
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_SLAVE)
     kernel.mount("try", "/tmp", "tmpfs", 0)
@@ -225,7 +225,9 @@ def cases_of(situation: Situation) -> dict[str, Case]:
 
 async def _sweep(situation: Situation, pattern: str) -> None:
     cases = cases_of(situation)
-    box = Sandbox(USUAL, tier=situation.wanted, _landlock_abi=situation.landlock_abi)  # type: ignore[arg-type]
+    # The number of processes is the only limit that might stand in for a layer.
+    limits = replace(USUAL, processes=10_000) if situation is CONTROL else USUAL
+    box = Sandbox(limits, tier=situation.wanted, _landlock_abi=situation.landlock_abi)  # type: ignore[arg-type]
     for _ in range(TRAINER_THREADS):
         threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
     async with box:

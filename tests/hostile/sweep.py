@@ -61,7 +61,7 @@ class Sweep:
                 yield case, result, complaints + left
 
     async def _one(self, case: Case) -> tuple[Result, list[str]]:
-        limits = case.limits_of(USUAL)
+        limits = case.limits_of(self._box.limits)
         result = await self._box.run(self._world.fill(case.code), limits=limits, stdin=case.stdin)
         complaints = wrong(case, result) + inconsistent(result, limits, self._tier)
         complaints += self._world.complaints()

@@ -124,7 +124,7 @@ class World:
             found["process limits"] = hashlib.sha256(limits.encode()).hexdigest()[:12]
             found["process priority"] = os.getpriority(os.PRIO_PROCESS, pid)
             found["process affinity"] = os.sched_getaffinity(pid)
-        found["shared memory"] = sorted(name for name in os.listdir("/dev/shm") if name.startswith("torl-"))
+        found["shared memory"] = sorted(path.name for path in _shared_memory())
         for kind in ("shm", "msg", "sem"):
             found[f"sysv {kind}"] = _ipc(kind)
         return found
@@ -137,9 +137,8 @@ class World:
             if name not in ("socket", "log"):
                 path = self.folder / name
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        for name in os.listdir("/dev/shm"):
-            if name.startswith("torl-"):
-                os.unlink(f"/dev/shm/{name}")
+        for path in _shared_memory():
+            path.unlink()
         self._make_files()
         self._process = self._sleeper()
         self._before = self._state()
@@ -153,6 +152,11 @@ def _called(listener: socket.socket) -> bool:
             listener.accept()[0].close()
         return True
     return False
+
+
+def _shared_memory() -> list[Path]:
+    """What this user has in it."""
+    return [path for path in Path("/dev/shm").glob("torl-*") if path.stat().st_uid == os.getuid()]
 
 
 def _ipc(kind: str) -> int:
