@@ -8,7 +8,7 @@ from typing import Any
 from torl.sandbox import Limits
 from torl.sandbox.inside.syscalls import numbers
 
-BUSY: dict[str, Any] = {"cpu_s": 0.15}  # for code that burns processor time until it is killed
+BUSY: dict[str, Any] = {"cpu_s": 0.1}  # for code that burns processor time until it is killed
 ASLEEP: dict[str, Any] = {"timeout_s": 0.4}  # for code that waits until it is killed
 TIGHT: dict[str, Any] = {"memory_mb": 64}  # for code that takes all memory it can have
 

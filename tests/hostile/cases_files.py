@@ -4,8 +4,6 @@ from typing import Any
 
 from .case import ASLEEP, GONE, Case, attempt
 
-NO_LOOK: dict[str, Any] = {"D": {"want": "ok error", "out": "", "err": ""}}
-
 
 def unreadable(name: str, path: str, *, breaks: bool = True) -> Case:
     """A file of the host: absent, or not to be opened."""
@@ -33,6 +31,19 @@ for folder, folders, files in os.walk('/'):
     folders[:] = [f for f in folders if f not in ('proc', 'sys', 'site-packages')]
 print(found)
 """
+REOPENED = """
+import os
+fd = os.open('@DIR@/answers.json', os.O_PATH)
+print('ESC' + 'APED', open(f'/proc/self/fd/{fd}').read())
+"""
+LINKS = """
+import os
+for name in ('exe', 'cwd', 'root', 'fd/0', 'fd/1', 'ns/net'):
+    try: print('ESC' + 'APED', os.readlink(f'/proc/@TRAINER@/{name}'))
+    except OSError as e: print(type(e).__name__)
+"""
+KNOWN = "import os\ntry: os.{call}('@DIR@'); print('ESC' + 'APED')\nexcept OSError as e: print(type(e))"
+IN_B: dict[str, Any] = {"B": {"out": "", "forbidden": "^$"}}  # existence can be seen
 OTHERS = """
 import os
 near = {*range(1, 3000), *range(@TRAINER@ - 400, @TRAINER@ + 2000), @PID@, os.getppid()}
@@ -101,6 +112,22 @@ CASES = [
     unreadable("read_mounts", "/proc/self/mountinfo"),
     Case("read_stdin_again", "print(open('/proc/self/fd/0').read())", "ok error", forbidden="."),
     Case("read_stdout_again", "open('/proc/self/fd/1', 'rb').read()", "error timeout_wall", limits=ASLEEP),
+    Case("read_answers_reopened", REOPENED, "error", err=GONE, breaks="ESCAPED"),
+    Case("links_of_trainer", LINKS, out="Error", breaks="ESCAPED"),
+    Case(
+        "folder_entered",
+        KNOWN.format(call="chdir"),
+        out="Error",
+        tiers=IN_B,
+        breaks="ESCAPED",
+    ),
+    Case(
+        "folder_measured",
+        KNOWN.format(call="statvfs"),
+        out="Error",
+        tiers=IN_B,
+        breaks="ESCAPED",
+    ),
     Case("descriptors_of_others", OTHERS, out=r"\Adone$", breaks="ESCAPED"),
     Case(
         "read_answers_by_map",

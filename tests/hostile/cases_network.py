@@ -41,6 +41,12 @@ a, b = socket.socketpair()
 a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0]))])
 """
 
+FILTER = """
+import ctypes, socket, struct
+allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0xffff))
+program = struct.pack('HxxxxxxQ', 1, ctypes.addressof(allow))
+"""
+
 CASES = [
     closed("tcp", "socket.create_connection(('127.0.0.1', @PORT@), timeout=1)", breaks="ESCAPED|host:"),
     closed(
@@ -135,6 +141,8 @@ CASES = [
     kind("smc", "43", "socket.SOCK_STREAM"),
     Case("pair_reused", REUSE, out="^-1 "),
     Case("pair_of_datagrams", DATAGRAM_PAIR, out="Error", breaks="ESCAPED|host:", alone=True),
+    closed("pair_filter", "socket.socketpair()[0].setsockopt(1, 26, program)", FILTER, breaks="ESCAPED"),
+    Case("pair_peer", "import socket\na, b = socket.socketpair()\nprint(a.getsockopt(1, 77))", "ok error"),
     Case(
         "pair_works",
         "import socket\na, b = socket.socketpair()\na.sendall(b'hi')\nprint(b.recv(9))",

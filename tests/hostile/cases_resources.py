@@ -89,7 +89,7 @@ CASES = [
         "threads_burn_one_budget",
         "import threading\nfor _ in '1234': threading.Thread(target=sum, args=(range(10**10),)).start()",
         "timeout_cpu",
-        limits={"cpu_s": 0.3},
+        limits={"cpu_s": 0.2},
     ),
     Case(
         "thread_pool_of_many",

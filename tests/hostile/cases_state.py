@@ -43,6 +43,16 @@ for page in pages:
 print(found)
 """
 
+FRAMES = """
+import sys
+near = bytes(c ^ 1 for c in b'unsm,mdgu,').decode()
+frame, found = sys._getframe(), 0
+while frame:
+    found += near in repr(frame.f_locals).replace(repr(near), '')
+    frame = frame.f_back
+print(found)
+"""
+
 CASES = [
     poison(
         "builtins",
@@ -230,6 +240,7 @@ CASES = [
         "import os\nfound = []\nfor fd in range(3, 5000):\n    try: os.fstat(fd); found.append(fd)\n"
         "    except OSError: pass\nprint(found)",
     ),
+    hoard("frames", FRAMES),
     hoard("globals", "print([n for n in globals() if not n.startswith('__')])"),
     hoard(
         "modules",
