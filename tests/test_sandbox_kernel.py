@@ -94,7 +94,7 @@ def test_every_call_is_decided_on_purpose(machine: str) -> None:
         *seccomp.ABSENT,
         *seccomp.SOCKETS,
         *seccomp.REFUSED,
-        *("clone", "kill", "tgkill", "prlimit64", "prctl", "fcntl", "ioctl", "socketpair"),
+        *("clone", "kill", "tgkill", "prlimit64", "prctl", "fcntl", "ioctl", "socketpair", "sendto"),
     }
     obsolete = set(
         "uselib ustat sysfs _sysctl create_module get_kernel_syms query_module getpmsg putpmsg afs_syscall"
@@ -163,6 +163,10 @@ def test_other_architectures_numbers_kill() -> None:
         ("socketpair", (1,), ALLOW),
         ("socketpair", (2,), no(errno.EACCES)),
         ("socket", (40,), no(errno.EACCES)),  # AF_VSOCK
+        ("sendto", (3, 4096, 1, 0, 0), ALLOW),
+        ("sendto", (3, 4096, 1, 0, 4096), no(errno.EACCES)),
+        ("sendto", (3, 4096, 1, 0, 2**32), no(errno.EACCES)),
+        ("setsockopt", (3, 1, 7), no(errno.EACCES)),
         ("io_uring_setup", (), no(errno.EPERM)),
         ("memfd_create", (), no(errno.EPERM)),
         ("pidfd_send_signal", (), no(errno.EPERM)),

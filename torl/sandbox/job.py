@@ -80,8 +80,8 @@ class Job:
         assert self.child is not None
         self.started = time.monotonic()
         self.queue_s = self.started - self.arrived
+        self.rss_before_mb = self.child.max_rss_mb() or self.child.rss_before_mb  # it may have ended
         self.cpu_before = self.child.cpu_s()  # putting the layers on is not charged
-        self.rss_before = self.child.max_rss_mb()
 
     def drain(self, descriptor: int) -> bool:
         """Reads once. False when there is no more: no writer is left, or nothing is there yet."""
@@ -173,5 +173,5 @@ class Job:
             and child.cpu_s() - self.cpu_before >= self.limits.cpu_s
         ):
             return "timeout_cpu"
-        grown_mb = child.max_rss_mb() - self.rss_before
+        grown_mb = child.max_rss_mb() - self.rss_before_mb
         return "oom" if -code == signal.SIGKILL and grown_mb >= self.limits.memory_mb / 2 else "crashed"

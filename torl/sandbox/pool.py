@@ -122,6 +122,7 @@ class Pool:
     def _test(self, zygote: Zygote, message: dict[str, Any]) -> None:
         """A zygote serves only once a child of it has tried to break out, and could not."""
         zygote.state, zygote.versions = "testing", message["versions"]
+        zygote.rss_mb = message["rss_kb"] / 1024
         if zygote.plan.tier == "unsafe":
             self._serve(zygote)
             return

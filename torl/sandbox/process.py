@@ -33,6 +33,7 @@ class Child:
     ):
         self.number, self.slot, self.session = number, slot, session
         self.exit: Exit | None = None
+        self.rss_before_mb = 0.0  # resident memory that it shares with its zygote
         self.out = self.err = self.ready = self.control = -1
         self._pidfd, self._pid = -1, 0
         self.killed_at = 0.0  # on the monotonic clock; 0: not

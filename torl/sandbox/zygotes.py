@@ -33,6 +33,7 @@ class Zygote:
         self.state: Literal["starting", "testing", "ready", "retired"] = "starting"
         self.deadline = time.monotonic() + START_S  # for becoming ready
         self.versions: dict[str, str] = {}
+        self.rss_mb = 0.0  # resident memory, which its children share
         self.children: dict[int, Child] = {}
         self.served = 0
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -78,6 +79,7 @@ class Zygote:
         except OSError as error:
             raise ZygoteDied(f"it does not listen: {error}") from error
         child.sent()
+        child.rss_before_mb = self.rss_mb
         self.children[child.number] = child
         self.served += 1
 

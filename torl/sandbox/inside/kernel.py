@@ -73,9 +73,9 @@ def bind(source: str, target: str) -> None:
     mount(source, target, None, MS_BIND | MS_REC)
 
 
-def read_only(path: str) -> None:
-    """Makes a mount, and all below it, read-only and without devices or set-user-id programs."""
-    wanted = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
+def read_only(path: str, *, devices: bool = False) -> None:
+    """Makes a mount, and all below it, read-only and without set-user-id programs or devices."""
+    wanted = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | (0 if devices else MOUNT_ATTR_NODEV)
     attributes = struct.pack("=QQQQ", wanted, 0, 0, 0)
     call("mount_setattr", AT_FDCWD, os.fsencode(path), AT_RECURSIVE, attributes, len(attributes))
 
@@ -154,10 +154,14 @@ def limit(kind: int, soft: int, hard: int) -> None:
     resource.setrlimit(kind, (soft, hard))
 
 
-def address_space(proc: int) -> int:
-    """Bytes of address space that this process has. ``proc``: a descriptor of /proc."""
+def memory(proc: int) -> tuple[int, int]:
+    """Bytes of address space, and of resident memory, that this process has now.
+
+    ``proc``: a descriptor of /proc.
+    """
     descriptor = os.open("self/statm", os.O_RDONLY, dir_fd=proc)
     try:
-        return int(os.read(descriptor, 200).split()[0]) * resource.getpagesize()
+        size, resident, *_ = os.read(descriptor, 200).split()
+        return int(size) * resource.getpagesize(), int(resident) * resource.getpagesize()
     finally:
         os.close(descriptor)

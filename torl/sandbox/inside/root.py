@@ -28,6 +28,7 @@ def build(read: list[str]) -> None:
         with open(f"{new}/dev/{name}", "w"):
             pass
         kernel.bind(f"/dev/{name}", f"{new}/dev/{name}")
+        kernel.read_only(f"{new}/dev/{name}", devices=True)  # its mode and times; it can be written to
     for folder in (BOX, "/tmp", "/proc"):
         os.makedirs(new + folder, exist_ok=True)
     for link in ("/lib", "/lib64", "/bin"):

@@ -50,8 +50,7 @@ get_robust_list set_tid_address rseq arch_prctl sched_yield sched_getaffinity sc
 sched_getscheduler sched_getattr sched_rr_get_interval sched_get_priority_max sched_get_priority_min exit
 exit_group wait4 waitid alarm setitimer getitimer pause restart_syscall timer_create timer_settime
 timer_gettime timer_delete timer_getoverrun flock fsync fdatasync fadvise64 readahead sync_file_range
-ftruncate copy_file_range sendfile recvfrom sendto recvmsg shutdown getsockopt setsockopt getsockname
-getpeername
+ftruncate copy_file_range sendfile recvfrom recvmsg shutdown getsockopt getsockname getpeername
 """.split()
 # What asks about files by their path; what opens them; what changes folders or a file's metadata.
 LOOK = "stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat".split()
@@ -62,7 +61,8 @@ fchmod fchmodat fchmodat2 fallocate utimensat utime utimes futimesat
 """.split()
 # openat2 hides its flags behind a pointer; libraries fall back to openat, as on an old kernel.
 ABSENT = ["openat2", "clone3"]
-SOCKETS = ["socket", "connect", "bind", "listen", "accept", "accept4", "sendmsg", "sendmmsg", "recvmmsg"]
+# Options of sockets could enlarge their buffers, which are memory outside the limit.
+SOCKETS = "socket connect bind listen accept accept4 sendmsg sendmmsg recvmmsg setsockopt".split()
 REFUSED = """
 fork vfork execve execveat ptrace process_vm_readv process_vm_writev kcmp mount umount2 pivot_root chroot
 unshare setns open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick mount_setattr statmount
@@ -204,6 +204,9 @@ class Filter:
         when("fcntl", _one_of(1, FCNTL_REFUSED, refuse, allow))
         when("ioctl", _one_of(1, IOCTL_ALLOWED, allow, (RETURN, 0, 0, ERRNO | errno.ENOTTY)))
         when("socketpair", _one_of(0, (AF_UNIX,), allow, (RETURN, 0, 0, ERRNO | errno.EACCES)))
+        # An end of a pair of datagram sockets could send to any socket of the host that has a path.
+        nowhere = [_load(4), (EQUAL, 0, 2, 0), _load(4, high=True), (EQUAL, 1, 0, 0)]
+        when("sendto", [*nowhere, (RETURN, 0, 0, ERRNO | errno.EACCES), allow])
 
     def _on_itself(self, name: str, *, also_zero: bool) -> None:
         """The first argument must be the process' own number."""
@@ -215,9 +218,9 @@ class Filter:
             self._own.append(start + 2)  # behind the comparison of the name, and the load
 
 
-def _load(argument: int) -> Instruction:
-    """The low half of an argument."""
-    return (LOAD, 0, 0, ARGUMENTS + 8 * argument)
+def _load(argument: int, *, high: bool = False) -> Instruction:
+    """The low (or the high) half of an argument."""
+    return (LOAD, 0, 0, ARGUMENTS + 8 * argument + 4 * high)
 
 
 def _one_of(

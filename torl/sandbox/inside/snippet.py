@@ -10,6 +10,7 @@ from __future__ import annotations
 import _ast
 import atexit
 import builtins
+import contextlib
 import gc
 import linecache
 import os
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType, TracebackType
     from typing import Any
 
+FRAMES = 200  # of a traceback: a program may raise the limit of recursion to a million
 SPARE = 64 << 20  # bytes of address space, kept for reporting a MemoryError
 
 
@@ -61,7 +63,8 @@ class Notebook:
         except SystemExit as leaving:
             return self._exit_code(leaving), None
         except BaseException as error:
-            self._report(error)
+            with contextlib.suppress(BaseException):
+                self._report(error)
             return 1, None
         finally:
             flush()  # before atexit handlers run: one that hangs must not eat the output
@@ -100,11 +103,11 @@ class Notebook:
         flush()
 
         def text() -> str:
-            report = traceback.TracebackException.from_exception(self._own_part(error))
+            report = traceback.TracebackException.from_exception(self._own_part(error), limit=-FRAMES)
             self._strip(report, set())
             return "".join(report.format())
 
-        self._write_error(text, otherwise=type(error).__name__)
+        self._write_error(text, otherwise=type.__dict__["__name__"].__get__(type(error)))
 
     def _write_error(self, text: Callable[[], str], otherwise: str = "") -> None:
         try:

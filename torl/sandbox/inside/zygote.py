@@ -4,7 +4,7 @@ It talks with the broker over a SOCK_SEQPACKET socket, trusted both ways, which 
 before it runs code:
 
     broker → zygote   {"id", limits ...}, with the descriptors that child.Files names
-    zygote → broker   {"ev": "ready", "versions"} | {"ev": "failed", "why"}       once, at the start
+    zygote → broker   {"ev": "ready", "versions", "rss_kb"} | {"ev": "failed", "why"}   once
                       {"ev": "start", "id"}, with a pidfd | {"ev": "no_child", "id", "why"}
                       {"ev": "exit", "id", "status", "cpu_s", "max_rss_kb"}
 
@@ -25,7 +25,7 @@ from torl.sandbox.inside import child, kernel, landlock, root, seccomp, warm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TextIO
 
 MESSAGE = 1 << 16  # bytes of the longest message
 
@@ -45,7 +45,8 @@ def serve(config: dict[str, Any]) -> NoReturn:
             _send(broker, {"ev": "failed", "why": f"{type(error).__name__}: {error}"})
             os._exit(1)
         _settle()
-        _send(broker, {"ev": "ready", "versions": versions, "python": sys.version.split()[0]})
+        prepared.address_space, resident = kernel.memory(prepared.proc)
+        _send(broker, {"ev": "ready", "versions": versions, "rss_kb": resident >> 10})
         _Zygote(broker, prepared).run()
     os._exit(0)
 
@@ -112,19 +113,31 @@ def _settle() -> None:
     """Makes the interpreter ready to be forked: what is shared stays untouched, so it stays shared."""
     for name in [n for n in sys.modules if n == "torl" or n.startswith("torl.")]:
         del sys.modules[name]
-    for stream in (sys.stdout, sys.stderr):  # text goes out by the line: a kill loses nothing
-        stream.reconfigure(  # type: ignore[union-attr]
-            encoding="utf-8", errors="backslashreplace", line_buffering=True
-        )
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = _stream(descriptor)
+        vars(sys).update({name: stream, f"__{name}__": stream})
     gc.collect()
     gc.freeze()
     gc.disable()
 
 
+def _stream(descriptor: int) -> TextIO:
+    """A stream for what will be a pipe, and is made as one: streams that can seek work otherwise.
+
+    Text goes out by the line, so that a kill loses nothing.
+    """
+    own, (source, sink) = os.dup(descriptor), os.pipe()
+    os.dup2(sink, descriptor)
+    stream = open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+    os.dup2(own, descriptor)
+    for other in (own, source, sink):
+        os.close(other)
+    return stream
+
+
 class _Zygote:
     def __init__(self, broker: socket.socket, prepared: child.Prepared) -> None:
         self._broker, self._prepared = broker, prepared
-        prepared.address_space = kernel.address_space(prepared.proc)
         self._running: dict[int, tuple[int, int]] = {}  # pidfd: (call, pid)
         self._poll = select.poll()
         self._poll.register(broker, select.POLLIN)
