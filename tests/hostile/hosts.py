@@ -42,7 +42,7 @@ from .sweep import USUAL, Sweep, possible
 from .world import World
 
 ROOT = Path(__file__).parents[2]
-USER, CONTROL_USER = 61234, 61235  # nobody's numbers
+USER = 60000 + os.getpid() % 4000  # nobody's number: two runs do not meet
 NAMESPACES = ["unshare", "setns"]
 LANDLOCK = ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"]
 # What a container of Docker's may not do without CAP_SYS_ADMIN, and what it may as root.
@@ -136,7 +136,7 @@ def restrict(situation: Situation) -> None:
     if situation.container:
         _keep_capabilities(CONTAINER_CAPABILITIES)
     if situation.user and root:
-        _become(CONTROL_USER if situation is CONTROL else USER)
+        _become_user()
 
 
 def _refuse(names: Iterable[tuple[list[str], int]], *, clone: bool) -> None:
@@ -164,15 +164,15 @@ def _keep_capabilities(kept: tuple[int, ...]) -> None:
     kernel.call("capset", header, struct.pack("=6I", low, low, 0, high, high, 0))
 
 
-def _become(user: int) -> None:
+def _become_user() -> None:
     os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
+    os.setresgid(USER, USER, USER)
+    os.setresuid(USER, USER, USER)
 
 
 def _try_namespaces(as_user: bool) -> None:
     if as_user:
-        _become(USER)
+        _become_user()
     kernel.unshare(kernel.NEWNS | kernel.NEWPID | (0 if os.geteuid() == 0 else kernel.NEWUSER))
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_SLAVE)
     kernel.mount("try", "/tmp", "tmpfs", 0)
