@@ -208,7 +208,10 @@ def _take_limits(request: dict[str, Any], prepared: Prepared) -> None:
     kernel.limit(resource.RLIMIT_CORE, 0, 0)
     kernel.limit(resource.RLIMIT_FSIZE, request["file_mb"] << 20, request["file_mb"] << 20)
     kernel.limit(resource.RLIMIT_NOFILE, request["descriptors"], request["descriptors"])
-    kernel.limit(resource.RLIMIT_NPROC, request["processes"], request["processes"])
+    # Only where the child has a user of its own: else the trainer's threads would count too. There
+    # the filter refuses processes, and the stacks of threads fill the address space.
+    if prepared.uid or prepared.namespaces == "user":
+        kernel.limit(resource.RLIMIT_NPROC, request["processes"], request["processes"])
     kernel.limit(resource.RLIMIT_MEMLOCK, 0, 0)
     kernel.limit(resource.RLIMIT_MSGQUEUE, 0, 0)
     kernel.limit(resource.RLIMIT_SIGPENDING, 64, 64)

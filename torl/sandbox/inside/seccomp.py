@@ -39,7 +39,7 @@ AF_UNIX = 1
 
 ANYWAY = """
 read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 close close_range lseek fstat
-statfs fstatfs getcwd chdir fchdir getdents getdents64 dup dup2 dup3 pipe pipe2 umask mmap mprotect munmap
+fstatfs getcwd fchdir getdents getdents64 dup dup2 dup3 pipe pipe2 umask mmap mprotect munmap
 mremap madvise brk msync mincore membarrier rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending
 rt_sigtimedwait rt_sigsuspend sigaltstack poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl
 epoll_wait epoll_pwait epoll_pwait2 eventfd eventfd2 timerfd_create timerfd_settime timerfd_gettime
@@ -53,7 +53,7 @@ timer_gettime timer_delete timer_getoverrun flock fsync fdatasync fadvise64 read
 ftruncate copy_file_range sendfile recvfrom recvmsg shutdown getsockopt getsockname getpeername
 """.split()
 # What asks about files by their path; what opens them; what changes folders or a file's metadata.
-LOOK = "stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat".split()
+LOOK = "stat lstat newfstatat statx statfs access faccessat faccessat2 readlink readlinkat chdir".split()
 OPEN = ["open", "openat", "creat"]
 CHANGE = """
 mkdir mkdirat unlink unlinkat rmdir rename renameat renameat2 link linkat symlink symlinkat truncate chmod

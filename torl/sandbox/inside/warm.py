@@ -22,6 +22,7 @@ ossaudiodev spwd test _winapi msvcrt nt winreg winsound
 """.split()
 NOT_LIBRARY = (
     ".this",
+    ".test",
     ".tests",
     ".test_",
     ".benchmarks",
@@ -83,7 +84,7 @@ def preload_everything(names: list[str]) -> None:
         for name in sorted(sys.stdlib_module_names):
             if name not in NEVER and not name.startswith("_"):
                 _try_import(name)
-        for root in [*names, "xml", "email", "json", "concurrent", "encodings", "importlib", "collections"]:
+        for root in [*names, *sorted(sys.stdlib_module_names - set(NEVER))]:
             package = sys.modules.get(root)
             for found in pkgutil.walk_packages(
                 getattr(package, "__path__", []), f"{root}.", onerror=lambda _: None
