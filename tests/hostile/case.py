@@ -89,9 +89,9 @@ def attempt(code: str, setup: str = "") -> str:
     )
 
 
-def refused(name: str, code: str, setup: str = "import os, signal", **more: object) -> Case:
+def refused(name: str, code: str, setup: str = "import os, signal", **more: Any) -> Case:
     """What the code tries must raise. Harmless where it does not: it is aimed at world.py."""
-    return Case(name, attempt(code, setup), out="Error", breaks="ESCAPED|host:", alone=True, **more)  # type: ignore[arg-type]
+    return Case(name, attempt(code, setup), out="Error", breaks="ESCAPED|host:", alone=True, **more)
 
 
 def denied(name: str, code: str, setup: str = "import os, signal") -> Case:

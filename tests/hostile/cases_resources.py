@@ -20,7 +20,7 @@ def waits(name: str, code: str) -> Case:
 
 def greedy(name: str, code: str) -> Case:
     """It takes memory until there is none, which is an ordinary error."""
-    return Case(name, code, **GREEDY)  # type: ignore[arg-type]
+    return Case(name, code, **GREEDY)
 
 
 FORKS = """
@@ -35,9 +35,10 @@ for _ in range(6):
 """
 COUNT_THREADS = """
 import threading, time
+threading.stack_size({stack})
 n = 0
 try:
-    while n < 3000:
+    while n < 1000:
         threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
         n += 1
     print('ESC' + 'APED')
@@ -78,7 +79,8 @@ CASES = [
     Case("forkpty", FORKS.format(call="os.forkpty()[0]"), out="Error", tiers={"D": {"out": ""}}),
     Case("fork_in_c", "import ctypes\nprint(ctypes.CDLL(None).fork())", out="^-1$"),
     Case("vfork_in_c", "import ctypes\nprint(ctypes.CDLL(None).vfork())", out="^-1$"),
-    Case("thread_bomb", COUNT_THREADS, out="can't start new thread True", alone=True),
+    Case("thread_bomb", COUNT_THREADS.format(stack=0), out="new thread True", alone=True),
+    Case("thread_bomb_of_small", COUNT_THREADS.format(stack=32768), out="new thread True", alone=True),
     Case(
         "thread_stacks",
         "import threading\nthreading.stack_size(1 << 30)\nt = threading.Thread(target=print)\nt.start()",

@@ -228,7 +228,7 @@ async def _sweep(situation: Situation, pattern: str) -> None:
     cases = cases_of(situation)
     # The number of processes is the only limit that might stand in for a layer.
     limits = replace(USUAL, processes=10_000) if situation is CONTROL else USUAL
-    box = Sandbox(limits, tier=situation.wanted, _landlock_abi=situation.landlock_abi)  # type: ignore[arg-type]
+    box = Sandbox(limits, tier=situation.wanted, _landlock_abi=situation.landlock_abi)
     for _ in range(TRAINER_THREADS):
         threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
     async with box:
