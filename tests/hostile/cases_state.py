@@ -140,7 +140,9 @@ CASES = [
         "threading.settrace(print)",
     ),
     poison(
-        "environment", "import os\nos.environ.clear()\nos.environ['EVIL'] = '1'\nos.umask(0)\nos.chdir('/')"
+        "environment",
+        "import os\nos.environ.clear()\nos.environ['EVIL'] = '1'\nos.umask(0)\nos.chdir('/')",
+        "ok error",
     ),
     poison(
         "environment_in_c",
