@@ -40,7 +40,7 @@ CASES = [
         PLOT,
         "^agg$",
         needs="matplotlib",
-        tiers=NOT_PRELOADED,
+        tiers={**NOT_PRELOADED, "B": {"want": "error", "out": "", "err": "writable cache"}},
         limits={"cpu_s": 6.0, "timeout_s": 9.0},
     ),
     prints(

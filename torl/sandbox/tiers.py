@@ -30,6 +30,7 @@ class Plan:
     namespaces: Literal["root", "user", ""] = ""
     landlock: int = 0  # the highest ABI to use; 0: none
     uid: int = 0  # of slot 0; 0: the child keeps this user
+    reads_as_root: bool = False  # it keeps root's eyes, where Python lies in root's own folder
     files: Literal["scratch", "read", "none", ""] = ""  # what the system-call filter lets through
 
     @property
@@ -38,7 +39,7 @@ class Plan:
         names = {
             "namespaces": self.namespaces and f"namespaces as {self.namespaces}",
             "landlock": self.landlock and "Landlock",
-            "uid": self.uid and "a user of its own",
+            "uid": self.uid and ("a user of its own" if not self.reads_as_root else "root without powers"),
             "files": self.files and f"seccomp ({self.files})",
         }
         return " + ".join(str(name) for name in names.values() if name) or "limits only"
@@ -46,16 +47,17 @@ class Plan:
 
 def plans(tier: Tier | Literal["auto"], *, landlock_abi: int = EVERY_ABI) -> list[Plan]:
     """What to try, in this order. ``landlock_abi`` is for tests that want an older kernel's."""
-    users = (FIRST_USER, 0) if os.geteuid() == 0 else (0,)
+    root = os.geteuid() == 0
+    users = [(FIRST_USER, False), (FIRST_USER, True)] if root else [(0, False)]
     spaces: list[tuple[Literal["root", "user"], int]] = [("user", 0)]
-    if os.geteuid() == 0:
+    if root:
         spaces.insert(0, ("root", FIRST_USER))
     found: list[Plan] = []
     for name, uid in spaces:
-        found.append(Plan("A", name, landlock_abi, uid, "scratch"))
-    found += [Plan("B", "", landlock_abi, uid, "read") for uid in users]
-    found += [Plan("C", name, 0, uid, "scratch") for name, uid in spaces]
-    found += [Plan("D", "", 0, uid, "none") for uid in users]
+        found.append(Plan("A", name, landlock_abi, uid, files="scratch"))
+    found += [Plan("B", "", landlock_abi, uid, reads, "read") for uid, reads in users]
+    found += [Plan("C", name, 0, uid, files="scratch") for name, uid in spaces]
+    found += [Plan("D", "", 0, uid, reads, "none") for uid, reads in users]
     if tier == "unsafe":
         return [Plan("unsafe")]
     return found if tier == "auto" else [plan for plan in found if plan.tier == tier]

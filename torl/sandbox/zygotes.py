@@ -44,6 +44,7 @@ class Zygote:
             "namespaces": plan.namespaces,
             "landlock": plan.landlock,
             "uid": plan.uid,
+            "reads_as_root": plan.reads_as_root,
             "files": plan.files,
             "path": python.path,
             "read": python.read,

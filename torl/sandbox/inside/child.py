@@ -32,12 +32,14 @@ class Prepared:
         proc: int,
         namespaces: str,
         uid: int,
+        reads_as_root: bool,
         ruleset: Ruleset | None,
         filter: Filter | None,
         zygote: int,
         address_space: int,
     ) -> None:
-        self.proc, self.namespaces, self.uid = proc, namespaces, uid
+        self.proc, self.namespaces = proc, namespaces
+        self.uid, self.reads_as_root = uid, reads_as_root
         self.ruleset, self.filter = ruleset, filter
         self.zygote, self.address_space = zygote, address_space
 
@@ -147,8 +149,10 @@ def _mount_scratch(request: dict[str, Any], prepared: Prepared) -> None:
 
 def _drop_user(request: dict[str, Any], prepared: Prepared) -> None:
     """A user of its own, in name or in a namespace: the kernel then counts its threads alone."""
-    if prepared.uid:
-        user = prepared.uid + request["slot"]
+    user = prepared.uid + request["slot"]
+    if prepared.reads_as_root:
+        os.setresuid(user, -1, -1)  # the real user is the one whose threads are counted
+    elif prepared.uid:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
@@ -208,10 +212,7 @@ def _take_limits(request: dict[str, Any], prepared: Prepared) -> None:
     kernel.limit(resource.RLIMIT_CORE, 0, 0)
     kernel.limit(resource.RLIMIT_FSIZE, request["file_mb"] << 20, request["file_mb"] << 20)
     kernel.limit(resource.RLIMIT_NOFILE, request["descriptors"], request["descriptors"])
-    # Only where the child has a user of its own: else the trainer's threads would count too. There
-    # the filter refuses processes, and the stacks of threads fill the address space.
-    if prepared.uid or prepared.namespaces == "user":
-        kernel.limit(resource.RLIMIT_NPROC, request["processes"], request["processes"])
+    kernel.limit(resource.RLIMIT_NPROC, request["processes"], request["processes"])
     kernel.limit(resource.RLIMIT_MEMLOCK, 0, 0)
     kernel.limit(resource.RLIMIT_MSGQUEUE, 0, 0)
     kernel.limit(resource.RLIMIT_SIGPENDING, 64, 64)

@@ -154,6 +154,22 @@ def limit(kind: int, soft: int, hard: int) -> None:
     resource.setrlimit(kind, (soft, hard))
 
 
+def tasks_of_user(proc: int) -> int:
+    """Processes and threads of this user, which the kernel counts together against RLIMIT_NPROC."""
+    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=proc)
+    found = 0
+    try:
+        for pid in filter(str.isdigit, os.listdir(folder)):
+            try:
+                tasks = os.stat(f"{pid}/task", dir_fd=folder)
+            except OSError:  # gone, or hidden from us
+                continue
+            found += tasks.st_nlink - 2 if tasks.st_uid == os.geteuid() else 0
+    finally:
+        os.close(folder)
+    return found
+
+
 def memory(proc: int) -> tuple[int, int]:
     """Bytes of address space, and of resident memory, that this process has now.
 

@@ -20,6 +20,7 @@ import os
 import select
 import socket
 import sys
+import time
 
 from torl.sandbox.inside import child, kernel, landlock, root, seccomp, warm
 
@@ -27,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn, TextIO
 
+COUNT_S = 10.0  # for which a count of threads is good
 MESSAGE = 1 << 16  # bytes of the longest message
 
 
@@ -63,6 +65,7 @@ def _prepare(config: dict[str, Any]) -> child.Prepared:
         proc=proc,
         namespaces=config["namespaces"],
         uid=config["uid"],
+        reads_as_root=config["reads_as_root"],
         ruleset=landlock.Ruleset(
             [*config["read"], "/dev/urandom", "/dev/random"],
             ["/dev/null", "/dev/zero"],
@@ -139,6 +142,7 @@ class _Zygote:
     def __init__(self, broker: socket.socket, prepared: child.Prepared) -> None:
         self._broker, self._prepared = broker, prepared
         self._running: dict[int, tuple[int, int]] = {}  # pidfd: (call, pid)
+        self._tasks, self._counted_at = 0, -COUNT_S
         self._poll = select.poll()
         self._poll.register(broker, select.POLLIN)
 
@@ -159,6 +163,7 @@ class _Zygote:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 descriptors.frombytes(content[: len(content) - len(content) % 4])
         request = json.loads(data)
+        request["processes"] += self._others()
         try:
             pid = os.fork()
             if pid == 0:
@@ -170,6 +175,15 @@ class _Zygote:
             for descriptor in descriptors:
                 os.close(descriptor)
         return True
+
+    def _others(self) -> int:
+        """Threads that the limit of a child's would count beside its own."""
+        if self._prepared.uid or self._prepared.namespaces == "user" or os.geteuid() == 0:
+            return 0  # the child has a user of its own, in name or in a namespace; or nothing counts
+        now = time.monotonic()
+        if now - self._counted_at > COUNT_S:
+            self._tasks, self._counted_at = kernel.tasks_of_user(self._prepared.proc), now
+        return self._tasks
 
     def _be_child(self, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
         try:
