@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import venv
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,30 @@ def test_nothing_of_a_session_runs_between_its_cells() -> None:
 
     before, after = asyncio.run(main())
     assert 0 < before <= after < before + 10
+
+
+def test_the_tools_packages_are_those_of_its_interpreter(tmp_path: Path) -> None:
+    """torl is not installed there, nor anything else."""
+    venv.create(tmp_path / "tool")
+    packages = next((tmp_path / "tool").glob("lib/python3*/site-packages"))
+    (packages / "only_there.py").write_text("x = 42")
+    (packages / "editable.pth").write_text(str(Path(__file__).parent))
+    packages.parent.parent.parent.parent.chmod(0o755)
+
+    async def main() -> tuple[dict[str, str], list[str]]:
+        async with Sandbox(Limits(workers=1), python=str(tmp_path / "tool/bin/python")) as box:
+            report = await box.start()
+            cells = ("import only_there\nprint(only_there.x)", "import numpy", "import sandbox_kit")
+            results = [await box.run(cell) for cell in cells]
+            return report.versions, [(r.stdout or r.stderr).splitlines()[-1] for r in results]
+
+    versions, said = asyncio.run(main())
+    assert versions == {}
+    assert said == [
+        "42",
+        "ModuleNotFoundError: No module named 'numpy'",
+        "ModuleNotFoundError: No module named 'sandbox_kit'",
+    ]
 
 
 # --- many calls, cancellation, faults -------------------------------------------------------

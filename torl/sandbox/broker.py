@@ -312,7 +312,7 @@ class Broker:
 
     def failed(self, job: Job, why: str) -> None:
         """The sandbox failed a call: it is tried again, or the world's fault."""
-        job.child = None
+        job.child, job.reason = None, why
         if job.stopped or job.retries >= RETRIES or (job.session and not job.fresh) or job.internal:
             self._finish(job, Result("sandbox_error", reason=why, retries=job.retries))
         else:

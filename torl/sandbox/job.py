@@ -33,6 +33,7 @@ class Job:
         self.session = ""  # the name of the session that it is a cell of
         self.fresh = True  # the session's first cell
         self.retries = 0
+        self.reason = ""  # of the last
         self.internal = False  # a test of the sandbox by itself
         self.stopped = False  # nobody waits for it any more
         self.arrived = time.monotonic()
@@ -154,6 +155,7 @@ class Job:
             cpu_s=max(0.0, child.cpu_s() - self.cpu_before),
             max_rss_mb=child.max_rss_mb(),
             retries=self.retries,
+            reason=self.reason,
             tier=tier,
             lives=lives,
         )

@@ -81,8 +81,8 @@ class Result:
     run_s: float = 0.0  # wall clock from the moment the code could start
     cpu_s: float = 0.0
     max_rss_mb: float = 0.0  # peak resident memory, the warm interpreter's pages included
-    reason: str = ""  # of a sandbox_error
-    retries: int = 0  # how often the sandbox had failed before
+    retries: int = 0  # how often the sandbox failed before it succeeded, or was given up
+    reason: str = ""  # of its last failure
     lives: bool = False  # the session's process waits for its next cell
     tier: Tier | None = None  # the layers that it ran under; None when it did not run
 
