@@ -235,6 +235,20 @@ def test_a_sessions_cell_has_limits_of_its_own_and_its_death_ends_the_session() 
     assert "NameError" in results[4].stderr
 
 
+def test_a_sessions_cells_go_one_by_one() -> None:
+    async def main() -> Result:
+        box = shared()
+        first = asyncio.create_task(box.run("import time; time.sleep(0.3)\n1", session="one"))
+        await asyncio.sleep(0.1)
+        with pytest.raises(UserError, match="runs a cell already"):
+            await box.run("2", session="one")
+        result = await first
+        await box.end("one")
+        return result
+
+    assert asyncio.run(main()).value == "1"
+
+
 def test_nothing_of_a_session_runs_between_its_cells() -> None:
     start = "import threading, time\nn = 0\ndef count():\n  global n\n"
     start += "  while True:\n    n += 1; time.sleep(0.01)\n"

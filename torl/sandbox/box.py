@@ -94,8 +94,8 @@ class Sandbox:
         ``earlier`` cells are run first, silently and on a budget of their own; or the cells of a
         ``session`` share one process, until ``end``. ``limits`` are this call's own (``workers``
         is not). A failure of the sandbox is a result too, with status "sandbox_error".
-        Raises UserError when no sandbox can be had here. When the task is cancelled, the
-        snippet's process is gone before CancelledError is raised.
+        Raises UserError when no sandbox can be had here, or when the session is busy. When the task
+        is cancelled, the snippet's process is gone before CancelledError is raised.
         """
         try:
             await self.start()
@@ -103,6 +103,8 @@ class Sandbox:
             result = Result("sandbox_error", reason=str(fault))
             self.health.count(result)
             return result
+        if session and any(call.session == session for call in list(self._pending.values())):
+            raise UserError(f"session {session!r} runs a cell already: its cells go one by one")
         call = _Call(
             next(self._numbers),
             [*earlier, code],
