@@ -133,17 +133,14 @@ def _exactly(descriptor: int, size: int) -> bytes:
 
 
 def _mount_scratch(request: dict[str, Any], prepared: Prepared) -> None:
-    owner = prepared.uid + request["slot"] if prepared.uid else os.getuid()
+    """A file system in memory, in a mount namespace of the child's own: it ends with the child."""
     kernel.unshare(kernel.NEWNS)
-    kernel.mount(
-        "box",
-        root.BOX,
-        "tmpfs",
-        kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC,
-        f"size={request['scratch_mb']}m,nr_inodes={request['scratch_files']},mode=0700,uid={owner},gid={owner}"
-        if prepared.uid
-        else f"size={request['scratch_mb']}m,nr_inodes={request['scratch_files']},mode=0700",
-    )
+    options = f"size={request['scratch_mb']}m,nr_inodes={request['scratch_files']},mode=0700"
+    if prepared.uid:
+        user = prepared.uid + request["slot"]
+        options += f",uid={user},gid={user}"
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+    kernel.mount("box", root.BOX, "tmpfs", flags, options)
     os.chdir(root.BOX)
 
 
