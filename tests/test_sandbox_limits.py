@@ -78,7 +78,7 @@ def test_the_memory_limit_comes_on_top_of_the_warm_interpreter() -> None:
 
 
 def test_a_kill_by_the_system_while_memory_is_full_is_oom() -> None:
-    code = "import os, time\na = bytearray(b'x') * (80 << 20)\ntime.sleep(0.2)\nos.kill(os.getpid(), 9)"
+    code = "import os, time\na = bytearray(b'x') * (100 << 20)\ntime.sleep(0.2)\nos.kill(os.getpid(), 9)"
     assert run(code, memory_mb=150).status == "oom"
 
 

@@ -106,7 +106,7 @@ def test_a_timeout_says_so_with_its_limit() -> None:
 
 
 def test_out_of_memory_says_so_with_its_limit() -> None:
-    code = "import os, time\na = bytearray(b'x') * (80 << 20)\ntime.sleep(0.2)\nos.kill(os.getpid(), 9)"
+    code = "import os, time\na = bytearray(b'x') * (100 << 20)\ntime.sleep(0.2)\nos.kill(os.getpid(), 9)"
     result = python(code, memory_mb=150)
     assert (result.status, result.text) == ("oom", "out of memory: the limit is 150 MB")
 

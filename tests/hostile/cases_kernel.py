@@ -220,6 +220,7 @@ CASES = [
         "user",
         "import os\nprint(os.getuid() == os.geteuid(), os.getgroups() in ([], [os.getgid()]))",
         out="^True True$",
+        tiers={"B": {"out": "^(True|False) True$"}},  # where Python lies in root's own folder
     ),
     Case(
         "timers",

@@ -1,6 +1,7 @@
 """One call, as the broker sees it: its clocks, its counters, its verdict."""
 
 import json
+import math
 import os
 import signal
 import time
@@ -81,7 +82,8 @@ class Job:
         assert self.child is not None
         self.started = time.monotonic()
         self.queue_s = self.started - self.arrived
-        self.rss_before_mb = self.child.max_rss_mb() or self.child.rss_before_mb  # it may have ended
+        # By now the code may have taken memory, or have ended.
+        self.rss_before_mb = min(self.child.max_rss_mb() or math.inf, self.child.rss_before_mb)
         self.cpu_before = self.child.cpu_s()  # putting the layers on is not charged
 
     def drain(self, descriptor: int) -> bool:

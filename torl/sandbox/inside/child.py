@@ -147,10 +147,11 @@ def _mount_scratch(request: dict[str, Any], prepared: Prepared) -> None:
 def _drop_user(request: dict[str, Any], prepared: Prepared) -> None:
     """A user of its own, in name or in a namespace: the kernel then counts its threads alone."""
     user = prepared.uid + request["slot"]
+    if prepared.uid:
+        os.setgroups([])
     if prepared.reads_as_root:
         os.setresuid(user, -1, -1)  # the real user is the one whose threads are counted
     elif prepared.uid:
-        os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     elif prepared.namespaces == "user":
