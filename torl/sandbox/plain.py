@@ -119,6 +119,8 @@ class PlainSandbox:
         finally:
             _kill(process)
             await process.wait()
+            process._transport.close()  # type: ignore[attr-defined]  # the pipes may be held
+            await asyncio.sleep(0)
         return self._result(
             process.returncode or 0, folder, out, err, late=late, queue_s=queue_s, started=started
         )
