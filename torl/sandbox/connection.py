@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torl.sandbox.frames import BrokenFrame, Unpacker, pack, receive
-from torl.sandbox.process import memory_file
+from torl.sandbox.spawn import Spawned
 
 CLOSE_S = 5.0  # for a broker to end after its socket was closed
 START = """
@@ -34,36 +33,14 @@ class Connection:
         hear: Callable[[dict[str, Any]], None],
         broken: Callable[["Connection", str], None],
     ) -> None:
-        self._hear, self._broken = hear, broken
+        self._hear, self._on_end = hear, broken
         self._closing = False
         self._send_lock = threading.Lock()
-        self._socket, theirs = socket.socketpair()
-        self._said = memory_file("broker-stderr")
-        try:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-c",
-                    START,
-                    str(Path(__file__).parents[2]),
-                    str(theirs.fileno()),
-                    json.dumps(config),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                cwd="/",
-                env={},
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C at a terminal is the trainer's to handle
-            )
-        except OSError:
-            self._socket.close()
-            os.close(self._said)
-            raise
-        finally:
-            theirs.close()
+        arguments = ["-I", "-c", START, str(Path(__file__).parents[2])]
+        self._broker = Spawned(
+            lambda descriptor: [sys.executable, *arguments, str(descriptor), json.dumps(config)], env={}
+        )
+        self._socket, self._process = self._broker.socket, self._broker.process
         self._thread = threading.Thread(target=self._listen, name="torl-sandbox", daemon=True)
         self._thread.start()
 
@@ -80,22 +57,17 @@ class Connection:
         self._thread.join()
 
     def _listen(self) -> None:
-        unpacker = Unpacker()
-        why = ""
-        while not why:
-            try:
-                messages = receive(self._socket, unpacker)
-            except BrokenFrame as error:
-                why = str(error)
-                break
-            if messages is None:
-                break
-            for message in messages:
-                self._hear(message)
+        unpacker, why = Unpacker(), ""
+        try:
+            while (messages := receive(self._socket, unpacker)) is not None:
+                for message in messages:
+                    self._hear(message)
+        except BrokenFrame as error:
+            why = str(error)
         self._end()
         if not self._closing:
-            self._broken(self, why or self._last_words())
-        os.close(self._said)
+            self._on_end(self, why or self._last_words())
+        self._broker.forget()
 
     def _end(self) -> None:
         with self._send_lock:
@@ -107,6 +79,5 @@ class Connection:
             self._process.wait()
 
     def _last_words(self) -> str:
-        said = os.pread(self._said, 4000, max(0, os.fstat(self._said).st_size - 4000))
-        text = said.decode("utf-8", "replace").strip()
+        text = self._broker.last_words()
         return f"with {self._process.returncode}{': ' if text else ''}{text}"

@@ -84,7 +84,7 @@ class Pool:
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
         self._paused_until = time.monotonic() + self._pause_s
         self.waiting = why
-        self._broker.tell({"op": "waiting", "why": why, "seconds": self._pause_s})
+        self._broker.tell({"op": "waiting", "why": why})
 
     def _add(self) -> None:
         try:

@@ -1,17 +1,17 @@
 """The broker's end of a zygote: started, asked for children, listened to."""
 
-import array
 import contextlib
+import dataclasses
 import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from typing import Any, Literal
 
 from torl.sandbox.interpreter import START_S, Interpreter, environment
-from torl.sandbox.process import Child, Exit, memory_file
+from torl.sandbox.process import Child, Exit
+from torl.sandbox.spawn import Spawned
 from torl.sandbox.tiers import Plan
 
 MESSAGE = 1 << 16  # bytes of the longest message
@@ -36,47 +36,27 @@ class Zygote:
         self.rss_mb = 0.0  # resident memory, which its children share
         self.children: dict[int, Child] = {}
         self.served = 0
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._said = memory_file("zygote-stderr")
-        config: dict[str, object] = {
-            "socket": theirs.fileno(),
+        config = {
+            **dataclasses.asdict(plan),
             "broker": os.getpid(),
-            "namespaces": plan.namespaces,
-            "landlock": plan.landlock,
-            "uid": plan.uid,
-            "reads_as_root": plan.reads_as_root,
-            "files": plan.files,
             "path": python.path,
             "read": python.read,
             "preload": preload,
         }
-        try:
-            self._process = subprocess.Popen(
-                python.command(config),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                cwd="/",
-                env=environment("/box" if plan.namespaces else "/nonexistent"),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        except OSError:
-            self._socket.close()
-            os.close(self._said)
-            raise
-        finally:
-            theirs.close()
+        self._spawned = Spawned(
+            lambda descriptor: python.command({**config, "socket": descriptor}),
+            env=environment("/box" if plan.namespaces else "/nonexistent"),
+            kind=socket.SOCK_SEQPACKET,
+        )
+        self._socket, self._process = self._spawned.socket, self._spawned.process
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, request: dict[str, Any], child: Child) -> None:
         """Asks for a child. Raises ZygoteDied."""
-        descriptors = array.array("i", child.for_zygote)
-        extra = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
         try:
-            self._socket.sendmsg([json.dumps(request).encode()], extra)
+            socket.send_fds(self._socket, [json.dumps(request).encode()], child.for_zygote)
         except OSError as error:
             raise ZygoteDied(f"it does not listen: {error}") from error
         child.sent()
@@ -90,13 +70,9 @@ class Zygote:
         Raises ZygoteDied, with what it said last.
         """
         try:
-            data, extra, _, _ = self._socket.recvmsg(MESSAGE, socket.CMSG_SPACE(4))
+            data, descriptors, _, _ = socket.recv_fds(self._socket, MESSAGE, 1)
         except OSError:
-            data, extra = b"", []
-        descriptors = array.array("i")
-        for level, kind, content in extra:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                descriptors.frombytes(content[: len(content) - len(content) % 4])
+            data, descriptors = b"", []
         if not data:
             raise ZygoteDied(self._last_words())
         message: dict[str, Any] = json.loads(data)
@@ -114,8 +90,7 @@ class Zygote:
 
     def _last_words(self) -> str:
         code = self._process.poll()
-        said = os.pread(self._said, 2000, max(0, os.fstat(self._said).st_size - 2000))
-        text = said.decode("utf-8", "replace").strip()
+        text = self._spawned.last_words()
         return f"it ended{'' if code is None else f' with {code}'}{': ' + text if text else ''}"
 
     def close(self) -> None:
@@ -124,4 +99,4 @@ class Zygote:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._socket.close()
-        os.close(self._said)
+        self._spawned.forget()

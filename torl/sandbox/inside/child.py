@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torl.sandbox.inside.landlock import Ruleset
     from torl.sandbox.inside.seccomp import Filter
 
+SPARE = 64 << 20  # bytes of address space, for reporting a MemoryError
 # Descriptors that outlive the start of the code have numbers that code hardly meets: above its
 # limit of open files, so that it cannot be given them.
 KEEP_OUT, KEEP_ERR, KEEP_CODE, KEEP_CONTROL = 1000, 1001, 1002, 1003
@@ -47,7 +48,7 @@ class Prepared:
 class Files:
     """The descriptors that come with a request; ``control`` in a session only."""
 
-    OUT, ERR = 3, 4  # places in the list
+    ERR, MOST = 4, 7  # a place in the list, and its length
 
     def __init__(self, descriptors: list[int]) -> None:
         self.code, self.page, self.stdin, self.out, self.err, self.ready, *more = descriptors
@@ -216,7 +217,7 @@ def _take_limits(request: dict[str, Any], prepared: Prepared) -> None:
     kernel.limit(resource.RLIMIT_SIGPENDING, 64, 64)
     kernel.limit(resource.RLIMIT_STACK, 8 << 20, 8 << 20)
     kernel.limit(resource.RLIMIT_CPU, request["cpu_s"], request["cpu_s"] + 1)
-    kernel.limit(resource.RLIMIT_AS, memory, memory + (64 << 20))
+    kernel.limit(resource.RLIMIT_AS, memory, memory + SPARE)
 
 
 def _read(descriptor: int) -> bytes:

@@ -7,7 +7,7 @@ import os
 from torl.sandbox.inside import kernel
 
 BOX = "/box"  # the scratch directory, a file system of its own for each call
-DEVICES = ("null", "zero", "urandom", "random")
+READ_DEVICES, WRITE_DEVICES = ("/dev/urandom", "/dev/random"), ("/dev/null", "/dev/zero")
 MOUNT_POINTS = ("/tmp", "/mnt", "/media", "/srv", "/opt", "/home", "/run", "/var", "/sys")
 
 
@@ -24,11 +24,11 @@ def build(read: list[str]) -> None:
     for path in read:
         _show(path, new + path)
     os.makedirs(f"{new}/dev", exist_ok=True)
-    for name in DEVICES:
-        with open(f"{new}/dev/{name}", "w"):
+    for device in (*READ_DEVICES, *WRITE_DEVICES):
+        with open(new + device, "w"):
             pass
-        kernel.bind(f"/dev/{name}", f"{new}/dev/{name}")
-        kernel.read_only(f"{new}/dev/{name}", devices=True)  # its mode and times; it can be written to
+        kernel.bind(device, new + device)
+        kernel.read_only(new + device, devices=True)  # its mode and times; it can be written to
     for folder in (BOX, "/tmp", "/proc"):
         os.makedirs(new + folder, exist_ok=True)
     for link in ("/lib", "/lib64", "/bin"):

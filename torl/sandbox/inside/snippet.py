@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 FRAMES = 200  # of a traceback: a program may raise the limit of recursion to a million
-SPARE = 64 << 20  # bytes of address space, kept for reporting a MemoryError
 
 
 class Notebook:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 import sys
 import warnings
@@ -110,13 +109,3 @@ def _try_import(name: str) -> None:
         importlib.import_module(name)
     except BaseException:  # modules of other systems, optional dependencies, sys.exit at import
         return
-
-
-def threads() -> int:
-    """Threads of this process; more than one must never be forked."""
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:  # no /proc in the new root
-        import threading
-
-        return threading.active_count()

@@ -13,7 +13,6 @@ It never reads the code or its output: a later child could find them in its memo
 
 from __future__ import annotations
 
-import array
 import gc
 import json
 import os
@@ -26,6 +25,7 @@ from torl.sandbox.inside import child, kernel, landlock, root, seccomp, warm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, NoReturn, TextIO
 
 COUNT_S = 10.0  # for which a count of threads is good
@@ -67,8 +67,8 @@ def _prepare(config: dict[str, Any]) -> child.Prepared:
         uid=config["uid"],
         reads_as_root=config["reads_as_root"],
         ruleset=landlock.Ruleset(
-            [*config["read"], "/dev/urandom", "/dev/random"],
-            ["/dev/null", "/dev/zero"],
+            [*config["read"], *root.READ_DEVICES],
+            root.WRITE_DEVICES,
             max_abi=config["landlock"],
         )
         if config["landlock"]
@@ -155,19 +155,15 @@ class _Zygote:
                     return
 
     def _serve(self) -> bool:
-        data, extra, _, _ = self._broker.recvmsg(MESSAGE, socket.CMSG_SPACE(8 * 4))
+        data, descriptors, _, _ = socket.recv_fds(self._broker, MESSAGE, child.Files.MOST)
         if not data:
             return False
-        descriptors = array.array("i")
-        for level, kind, content in extra:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                descriptors.frombytes(content[: len(content) - len(content) % 4])
         request = json.loads(data)
         request["processes"] += self._others()
         try:
             pid = os.fork()
             if pid == 0:
-                self._be_child(request, list(descriptors))
+                self._be_child(request, descriptors)
             self._started(request["id"], pid)
         except OSError as error:  # no process or no descriptor to be had
             _send(self._broker, {"ev": "no_child", "id": request["id"], "why": str(error)})
@@ -216,10 +212,8 @@ class _Zygote:
         _send(self._broker, {"ev": "exit", **report})
 
 
-def _send(broker: socket.socket, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
-    data = json.dumps(message).encode()
-    extra = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors or []))]
+def _send(broker: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
     try:
-        broker.sendmsg([data], extra if descriptors else [])
+        socket.send_fds(broker, [json.dumps(message).encode()], descriptors)
     except OSError:  # the broker is gone
         os._exit(0)
