@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from torl.errors import UserError
 from torl.imports import nearest
+from torl.sandbox.types import Tier
 
 
 class Section(BaseModel):
@@ -99,7 +100,7 @@ class Sandbox(Section):
     """Bytes kept of each stream; the rest is counted and dropped."""
     workers: int = Field(0, ge=0)
     """Calls that run at once (0: one per core)."""
-    tier: Literal["auto", "A", "B", "C", "D", "unsafe"] = "auto"
+    tier: Literal["auto"] | Tier = "auto"
     """The isolation (docs/sandbox.md): the strongest that works here, or that tier and no other.
     ``sandbox: unsafe`` is short for the tier "unsafe": the code may do whatever you may."""
     state: Literal["none", "replay", "session"] = "none"

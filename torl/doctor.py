@@ -172,8 +172,7 @@ def sandbox() -> list[Finding]:
     status: Status = "ok" if report.tier == "A" else "warn"
     found = [Finding("sandbox", f"tier {report.tier}: {report.layers}", status, _promise(report))]
     found += [Finding("stronger sandbox", "no", "warn", reason) for reason in report.refusals]
-    packages = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    return [*found, Finding("sandbox packages", packages or "none"), _user()]
+    return [*found, Finding("sandbox packages", report.packages or "none"), _user()]
 
 
 async def _started_sandbox() -> Report:

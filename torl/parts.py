@@ -41,21 +41,18 @@ class Parts:
         limits = self.agent.limits.model_copy(update={"temperature": self.eval_temperature})
         return replace(self.agent, limits=limits)
 
+    @property
+    def python(self) -> PythonTool | None:
+        """The Python tool, where the agent has one."""
+        return next((t for t in self.agent.tools.values() if isinstance(t, PythonTool)), None)
+
     async def start(self) -> dict[str, str]:
         """Starts what the tools need; returns what there is to say of them among the run's versions."""
-        found: dict[str, str] = {}
-        for tool in self.agent.tools.values():
-            if isinstance(tool, PythonTool):
-                found |= await tool.start()
-        return found
+        return await self.python.start() if self.python else {}
 
     def tool_metrics(self) -> dict[str, float]:
         """What the tools have to say of their calls since the last time."""
-        found: dict[str, float] = {}
-        for tool in self.agent.tools.values():
-            if isinstance(tool, PythonTool):
-                found |= tool.metrics()
-        return found
+        return self.python.metrics() if self.python else {}
 
     async def close(self) -> None:
         await self.agent.sampler.close()

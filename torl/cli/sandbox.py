@@ -6,13 +6,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from torl.cli.shared import Commands, console, say
 from torl.errors import UserError
-from torl.sandbox import Limits, Report, Sandbox
+from torl.sandbox import Limits, Report, Sandbox, Tier
 
 sandbox = typer.Typer(
     name="sandbox",
@@ -32,7 +32,7 @@ CpuOption = Annotated[float, typer.Option("--cpu-s", help="Processor seconds of 
 WallOption = Annotated[float, typer.Option("--timeout-s", help="Wall-clock seconds of a call.")]
 MemoryOption = Annotated[int, typer.Option("--memory-mb", help="Memory of a call.")]
 WorkersOption = Annotated[int, typer.Option("--workers", help="Calls at once; 0: one per core.")]
-TIERS = ("auto", "A", "B", "C", "D", "unsafe")
+TIERS = ("auto", *get_args(Tier))
 
 
 @sandbox.command()
@@ -133,10 +133,9 @@ def bench(
 
 def described(report: Report) -> str:
     """One line that says what was started."""
-    packages = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     return (
         f"sandbox: tier {report.tier} ({report.layers}), {report.slots} slots, "
-        f"{report.python}, preloaded: {packages or 'nothing'}"
+        f"{report.python}, preloaded: {report.packages or 'nothing'}"
     )
 
 

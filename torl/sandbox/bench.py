@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import get_args
 
 from torl.errors import UserError
 from torl.sandbox.box import Sandbox
@@ -20,7 +21,7 @@ SNIPPETS = {
     "sympy": "from sympy import *\nx = symbols('x')\nprint(solve(x**2 - 5*x + 6, x))",
 }
 EXPECTED = {"trivial": "2", "numpy": "(50, 50)", "sympy": "[2, 3]"}
-TIERS: tuple[Tier, ...] = ("A", "B", "C", "D", "unsafe")
+TIERS: tuple[Tier, ...] = get_args(Tier)
 FORK = "fork"  # what the tier "unsafe" is called here: the same zygote without layers
 
 Call = Callable[[str], Awaitable[str]]
@@ -127,13 +128,10 @@ async def _row(tier: str, snippet: str, in_flight: int, call: Call, seconds: flo
 
 def sizing(rows: Sequence[Row], *, batch: int, calls: float, step_s: float) -> str:
     """What the numbers mean for a run: ``batch`` trajectories a step, ``calls`` in each."""
-    best: dict[str, Row] = {}
-    for row in rows:
-        if row.tier in TIERS and row.calls_per_s > best.get(row.snippet, row).calls_per_s - 1e-9:
-            best[row.snippet] = row
-    if "sympy" not in best:
+    measured = [row for row in rows if row.tier in TIERS and row.snippet == "sympy"]
+    if not measured:
         return ""
-    row, cores = best["sympy"], len(os.sched_getaffinity(0))
+    row, cores = max(measured, key=lambda row: row.calls_per_s), len(os.sched_getaffinity(0))
     need_s = batch * calls / row.calls_per_s
     return (
         f"{batch} trajectories with {calls:g} sympy calls each are {batch * calls:g} calls a step: "

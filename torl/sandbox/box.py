@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any, Literal
 
 from torl.errors import SandboxFault, UserError
+from torl.sandbox import proc
 from torl.sandbox.connection import Connection
 from torl.sandbox.health import Health
 from torl.sandbox.interpreter import Interpreter, find_interpreter
@@ -22,7 +23,7 @@ from torl.sandbox.types import Limits, Report, Result, Tier
 log = logging.getLogger("torl")
 
 PRELOAD = ("numpy", "scipy", "sympy")
-PATIENCE_S = 600.0
+PATIENCE_S = 600.0  # of a call, while no worker can be had
 LONGEST_PAUSE_S = 5.0
 RETRIES = 1  # of a call whose broker died
 REMEDY = (
@@ -97,12 +98,13 @@ class Sandbox:
         Raises UserError when no sandbox can be had here, or when the session is busy. When the task
         is cancelled, the snippet's process is gone before CancelledError is raised.
         """
-        try:
-            await self.start()
-        except SandboxFault as fault:
-            result = Result("sandbox_error", reason=str(fault))
-            self.health.count(result)
-            return result
+        if self.report is None:
+            try:
+                await self.start()
+            except SandboxFault as fault:
+                result = Result("sandbox_error", reason=str(fault))
+                self.health.count(result)
+                return result
         if session and any(call.session == session for call in list(self._pending.values())):
             raise UserError(f"session {session!r} runs a cell already: its cells go one by one")
         call = _Call(
@@ -287,10 +289,7 @@ def _future() -> "Future[Any]":
 
 def _slots(limits: Limits) -> int:
     """As many as asked for, but no more than half of the memory that is to be had bears."""
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        free_mb = next(
-            (int(line.split()[1]) >> 10 for line in lines if line.startswith("MemAvailable:")), 0
-        )
+    free_mb = proc.number("/proc/meminfo", "MemAvailable") >> 10
     bears = max(1, free_mb // 2 // limits.memory_mb) if free_mb else limits.slots
     if bears < limits.slots:
         log.warning(

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from torl.sandbox import proc
 from torl.sandbox.frames import BrokenFrame, Unpacker, pack, receive
 from torl.sandbox.interpreter import Interpreter
 from torl.sandbox.job import Job
@@ -106,7 +107,7 @@ class Broker:
         why = self._pool.waiting
         while why and self._queue and now > self._queue[0].arrived + self._patience_s:
             job = self._queue.popleft()
-            self._finish(job, Result("sandbox_error", reason=f"no worker could be had: {why}"))
+            job.done(job, Result("sandbox_error", reason=f"no worker could be had: {why}"))
 
     # --- the trainer --------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Broker:
         self._jobs[job.number] = job
         if job.too_long():
             text = f"SyntaxError: the code is longer than {job.limits.code_kb} KB\n"
-            self._finish(job, Result("error", exit_code=1, stderr=text, stderr_bytes=len(text)))
+            job.done(job, Result("error", exit_code=1, stderr=text, stderr_bytes=len(text)))
         else:
             self._queue.append(job)
 
@@ -177,7 +178,7 @@ class Broker:
             job.child.kill()
         else:
             self._queue.remove(job)
-            self._finish(job, Result("sandbox_error", reason="stopped before it began"))
+            job.done(job, Result("sandbox_error", reason="stopped before it began"))
 
     def _end_session(self, name: str) -> None:
         child = self._sessions.pop(name, None)
@@ -186,20 +187,17 @@ class Broker:
 
     # --- a call -------------------------------------------------------------------------------
 
-    def test(self, zygote: Zygote, job: Job) -> None:
-        """Runs a job of the pool's own on a zygote that does not serve yet."""
-        self._start(job, zygote)
-
     def _launch(self, job: Job) -> None:
         child = self._sessions.get(job.session) if job.session else None
         if child is not None:
             self._next_cell(job, child)
         elif job.session and not job.fresh:
-            self._finish(job, Result("sandbox_error", reason="the session's process is gone"))
+            job.done(job, Result("sandbox_error", reason="the session's process is gone"))
         else:
-            self._start(job, self._pool.least_busy())
+            self.start(job, self._pool.least_busy())
 
-    def _start(self, job: Job, zygote: Zygote) -> None:
+    def start(self, job: Job, zygote: Zygote) -> None:
+        """Runs a job in a new child. Called by the pool, too, for its tests of new zygotes."""
         self._numbers += 1
         slot = next(n for n in range(len(self._used) + 1) if n not in self._used)
         try:
@@ -258,7 +256,7 @@ class Broker:
             child.freeze()
             del self._running[child.number]
             self._drain_all(job, child)
-            self._finish(job, job.result(data[0], self._pool.plan.tier, lives=True))
+            job.done(job, job.result(data[0], self._pool.plan.tier, lives=True))
 
     def _drain_all(self, job: Job, child: Child) -> None:
         for descriptor in (child.out, child.err):
@@ -280,7 +278,7 @@ class Broker:
             return
         assert child.exit is not None
         if job.stopped:
-            self._finish(job, Result("sandbox_error", reason="stopped while it ran"))
+            job.done(job, Result("sandbox_error", reason="stopped while it ran"))
         elif not job.started:
             said = job.err.text()[0].strip()
             self.failed(job, f"a layer could not be put on: {said or 'the child ended at once'}")
@@ -289,7 +287,7 @@ class Broker:
             if result.status == "crashed" and result.signal == 9 and self._memory_ran_out():
                 self.failed(job, "the machine ran out of memory, and the system killed the call")
             else:
-                self._finish(job, result)
+                job.done(job, result)
 
     def _memory_ran_out(self) -> bool:
         before, self._oom_kills = self._oom_kills, _oom_kills()
@@ -314,7 +312,7 @@ class Broker:
         """The sandbox failed a call: it is tried again, or the world's fault."""
         job.child, job.reason = None, why
         if job.stopped or job.retries >= RETRIES or (job.session and not job.fresh) or job.internal:
-            self._finish(job, Result("sandbox_error", reason=why, retries=job.retries))
+            job.done(job, Result("sandbox_error", reason=why, retries=job.retries))
         else:
             job.retries += 1
             self._queue.appendleft(job)
@@ -325,19 +323,15 @@ class Broker:
         self._forget(child)
         job.child = None
         if job.internal:
-            self._finish(job, Result("sandbox_error", reason=why))
+            job.done(job, Result("sandbox_error", reason=why))
         else:
             self._queue.appendleft(job)
-
-    def _finish(self, job: Job, result: Result) -> None:
-        job.done(job, result)
 
 
 def _oom_kills() -> int:
     """How many processes this system has killed for want of memory."""
     try:
-        with open("/proc/vmstat", encoding="ascii") as counters:
-            return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), 0)
+        return proc.number("/proc/vmstat", "oom_kill")
     except OSError:
         return 0
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from torl.errors import SandboxFault, UserError
 from torl.sandbox import fusion
+from torl.sandbox.box import PATIENCE_S
 from torl.sandbox.health import Health
 from torl.sandbox.types import Limits, Report, Result
 
@@ -35,7 +36,6 @@ except ImportError as error:
 log = logging.getLogger("torl")
 T = TypeVar("T")
 
-PATIENCE_S = 600.0  # of a call, as in Sandbox
 START_S = 30.0  # for a server to come up, at the start
 CONNECT_S = 10.0
 KEEP_S = 4.0  # of an idle connection: less than servers do

@@ -37,9 +37,8 @@ from pydantic_core import PydanticCustomError
 
 from torl.errors import UserError
 from torl.sandbox.capture import Capture
-from torl.sandbox.types import Limits, Report, Result, Tier
+from torl.sandbox.types import LEAST_MEMORY_MB, Limits, Report, Result, Tier
 
-LEAST_MEMORY_MB = 16
 SPARE_MEMORY_MB = 1024  # asked of SandboxFusion on top: there the interpreter and its libraries count
 LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 60.0  # that a server may ask for
 SHELL_SIGNALS = (134, 137, 139)  # exit codes by which a shell tells of signals 6, 9, 11

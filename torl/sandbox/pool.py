@@ -128,7 +128,7 @@ class Pool:
             return
         job = Job(-1, [probes.program(zygote.plan)], TEST_LIMITS, lambda _, r: self._tested(zygote, r))
         job.internal = True
-        self._broker.test(zygote, job)
+        self._broker.start(job, zygote)
 
     def _tested(self, zygote: Zygote, result: Result) -> None:
         if zygote not in self._zygotes:

@@ -6,8 +6,8 @@ import signal
 import socket
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
+from torl.sandbox import proc
 from torl.sandbox.capture import join
 from torl.sandbox.inside.page import HEADER
 
@@ -76,8 +76,7 @@ class Child:
     def started(self, pidfd: int) -> None:
         """The process exists. Its number in our eyes: the zygote may count in another namespace."""
         self._pidfd = pidfd
-        with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as info:
-            self._pid = next((int(line.split()[1]) for line in info if line.startswith("Pid:")), 0)
+        self._pid = proc.number(f"/proc/self/fdinfo/{pidfd}", "Pid")
         if self.killed_at:
             self.kill()
 
@@ -120,10 +119,9 @@ class Child:
         if self.exit is not None:
             return self.exit.max_rss_mb
         try:
-            status = Path(f"/proc/{self._pid}/status").read_text(encoding="ascii", errors="replace")
+            return proc.number(f"/proc/{self._pid}/status", "VmHWM") / 1024
         except OSError:
             return 0.0
-        return next((int(x.split()[1]) / 1024 for x in status.splitlines() if x.startswith("VmHWM:")), 0.0)
 
     def clear_page(self) -> None:
         os.pwrite(self._page, bytes(HEADER.size), 0)

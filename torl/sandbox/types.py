@@ -17,6 +17,8 @@ Status = Literal[
 
 Tier = Literal["A", "B", "C", "D", "unsafe"]
 
+LEAST_MEMORY_MB = 16
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -42,8 +44,8 @@ class Limits:
         for name, value in vars(self).items():
             if value < 0 or (value == 0 and name != "workers"):
                 raise ValueError(f"Limits.{name}={value} must be positive")
-        if self.memory_mb < 16:
-            raise ValueError(f"Limits.memory_mb={self.memory_mb} must be at least 16")
+        if self.memory_mb < LEAST_MEMORY_MB:
+            raise ValueError(f"Limits.memory_mb={self.memory_mb} must be at least {LEAST_MEMORY_MB}")
 
     @property
     def slots(self) -> int:
@@ -97,3 +99,8 @@ class Report:
     refusals: list[str]  # the stronger plans that do not work here, each with its reason
     python: str
     slots: int  # calls that run at once
+
+    @property
+    def packages(self) -> str:
+        """What was preloaded, in words."""
+        return ", ".join(f"{name} {version}" for name, version in self.versions.items())
