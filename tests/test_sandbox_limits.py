@@ -93,7 +93,31 @@ def test_a_limit_is_overshot_by_little() -> None:
     ):
         result = run(code, **limits)
         used = result.cpu_s if "cpu_s" in limits else result.run_s
-        assert 0.4 <= used < 0.6, result  # 50 ms on an idle machine: make bench
+        assert 0.4 <= used < 0.6, result  # within 50 ms on an idle machine: the test below
+
+
+OVERSHOOTS = {
+    "loop": ("while True: pass", "cpu_s", 0.5),
+    "four threads": (
+        "import threading\nfor _ in '1234': threading.Thread(target=lambda: sum(range(10**9))).start()",
+        "cpu_s",
+        0.5,
+    ),
+    "C code": ("import re; re.match(r'(a+)+$', 'a' * 50 + 'b')", "cpu_s", 0.5),
+    "asleep": ("import time; time.sleep(60)", "timeout_s", 0.5),
+    "400 MB, asleep": ("a = bytearray(b'x') * (400 << 20)\nimport time; time.sleep(60)", "timeout_s", 1.0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OVERSHOOTS)
+def test_a_limit_is_overshot_by_at_most_50_ms(name: str) -> None:
+    """On an idle machine. ``-s`` shows the numbers of docs/results.md."""
+    code, limit, seconds = OVERSHOOTS[name]
+    results = [run(code, **{limit: seconds}) for _ in range(20)]
+    over_ms = sorted(1000 * ((r.cpu_s if limit == "cpu_s" else r.run_s) - seconds) for r in results)
+    print(f"\n{name}: median {over_ms[10]:.0f} ms, at most {over_ms[-1]:.0f} ms")
+    assert over_ms[-1] <= 50
 
 
 def test_replayed_cells_have_a_budget_of_their_own() -> None:

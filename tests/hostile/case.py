@@ -81,11 +81,14 @@ print('refused' if refused else 'ESC' + 'APED', got, code)
 
 
 def attempt(code: str, setup: str = "") -> str:
-    """Code that says ESCAPED when it succeeds, and what the exception was when it does not."""
+    """Code that says ESCAPED when it succeeds, and what the exception was when it does not.
+
+    A NameError is a slip in the case, which would pass for a refusal: it ends the code.
+    """
     body = "".join(f"    {line}\n" for line in code.strip().splitlines())
     return (
         f"{setup}\ntry:\n{body}    print('ESC' + 'APED')\n"
-        "except Exception as e:\n    print(type(e).__name__, e)\n"
+        "except NameError:\n    raise\nexcept Exception as e:\n    print(type(e).__name__, e)\n"
     )
 
 

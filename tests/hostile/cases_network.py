@@ -148,7 +148,7 @@ CASES = [
         "import socket\na, b = socket.socketpair()\na.sendall(b'hi')\nprint(b.recv(9))",
         out="^b'hi'$",
     ),
-    Case("pair_inet", attempt("socket.socketpair(socket.AF_INET)"), out="Error"),
+    Case("pair_inet", attempt("socket.socketpair(socket.AF_INET)", "import socket"), out="Error"),
     Case("descriptor_passed", PASS_DESCRIPTOR, "error", err="Error"),
     Case("interfaces", attempt("socket.if_nameindex()", "import socket"), out="Error"),
     Case("host_name", "import socket\nprint(type(socket.gethostname()).__name__)", out="^str$"),
