@@ -55,7 +55,7 @@ def test_a_pack_by_hand() -> None:
     assert pack.targets.tolist() == [2, 4, 5, 6, 9]
     assert pack.advantages.tolist() == [0.5, 0.5, -0.5, 2.0, 2.0]
     assert pack.old_logprobs is None
-    sees = [set(row.nonzero().flatten().tolist()) for row in pack.mask]
+    sees = [set(row.nonzero().flatten().tolist()) for row in pack.tree.mask]
     assert sees == [{0}, {0, 1}, {0, 1, 2}, {0, 1, 2, 3}, {0, 1, 2, 3, 4}, {0, 5}, {0, 5, 6}]
 
 
@@ -69,7 +69,7 @@ def test_each_token_sees_exactly_its_own_past(samples: list[Sample], tokens: int
             whole = one.prompt_ids + one.ids
             for n, trains in enumerate(one.loss_mask):
                 if trains:
-                    seen = pack.mask[next(rows)].nonzero().flatten()
+                    seen = pack.tree.mask[next(rows)].nonzero().flatten()
                     end = len(one.prompt_ids) + n
                     assert pack.ids[seen].tolist() == whole[:end]
                     assert pack.positions[seen].tolist() == list(range(end))

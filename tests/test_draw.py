@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torl.samplers.embedded.draw import BLOCK, draw
+from torl.model.draw import BLOCK, draw
 
 ALMOST_ONE = float(np.nextafter(1.0, 0.0))
 SIZES = [1, 2, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5, 49152]

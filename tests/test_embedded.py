@@ -2,6 +2,7 @@
 nothing that depends on timing, and no coroutine that waits for ever."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from tiny import ROPES, byte_level_tokenizer, randomise, smollm_shaped_model, tiny_model
 
 from torl.errors import Bug, SamplerFault, TorlError, UserError
+from torl.model.network import Network
 from torl.samplers.base import SamplingParams, Seed
 from torl.samplers.embedded.decoder import Decoder
 from torl.samplers.embedded.engine import EmbeddedSampler
@@ -271,7 +273,7 @@ def test_a_prompt_computed_while_the_weights_change_is_not_used_again() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "gpt2"}, "model families llama, qwen2, qwen3, not 'gpt2'"),
+        ({"model_type": "gpt2"}, "llama, qwen2, qwen3 have a fast path, not 'gpt2'"),
         ({"use_sliding_window": True}, "sliding window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rotary scaling 'dynamic'"),
@@ -280,30 +282,25 @@ def test_a_prompt_computed_while_the_weights_change_is_not_used_again() -> None:
     ],
     ids=str,
 )
-def test_models_that_would_be_computed_wrongly_are_refused(change: dict[str, Any], message: str) -> None:
+def test_a_network_refuses_what_it_would_compute_wrongly(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
+) -> None:
     model = tiny_model("qwen2")
     for name, value in change.items():
-        if name == "model_type":
-            type(model.config).model_type, kept = value, type(model.config).model_type
-            try:
-                with pytest.raises(UserError, match=message):
-                    Decoder(model)
-            finally:
-                type(model.config).model_type = kept
-            return
-        setattr(model.config, name, value)
+        owner = type(model.config) if name == "model_type" else model.config
+        monkeypatch.setattr(owner, name, value)
     with pytest.raises(UserError, match=message):
-        Decoder(model)
+        Network(model)
 
 
-def test_adapters_are_refused() -> None:
+def test_a_network_refuses_adapters() -> None:
     class Adapted(torch.nn.Linear):
         """Stands for a layer that computes more than its weight says."""
 
     model = tiny_model("llama")
     model.model.layers[1].mlp.up_proj = Adapted(48, 80, bias=False)
     with pytest.raises(UserError, match="adapters"):
-        Decoder(model)
+        Network(model)
 
 
 def test_an_empty_prompt_is_refused() -> None:
@@ -320,10 +317,10 @@ def delays(seed: int) -> Callable[[], Awaitable[None]]:
 
 
 async def crowd(
-    model: Any, prompts: list[list[int]], turns: Turns, order: int, max_sequences: int
+    model: Any, prompts: list[list[int]], turns: Turns, order: int, max_sequences: int, **options: Any
 ) -> dict[Seed, Record]:
     """Every prompt's group of 4, opened in a random order, with random delays of their tools."""
-    engine = sampler(model, max_sequences=max_sequences)
+    engine = sampler(model, max_sequences=max_sequences, **options)
     source = random.Random(order)
     numbered = list(enumerate(prompts))
     source.shuffle(numbered)
@@ -390,24 +387,27 @@ def test_a_trajectory_is_the_same_in_any_company_at_smollm2_shapes(dtype: torch.
     assert_independent(smollm_shaped_model(dtype), prompts, turns, [8, 16, 64])
 
 
+def feed(decoder: Decoder, slot: int, ids: list[int], start: int = 0) -> torch.Tensor:
+    """Puts ids behind what the slot has. Returns the logits that follow the last."""
+    assert decoder.cache.reserve(slot, start + len(ids))
+    positions = list(range(start, start + len(ids)))
+    return decoder.forward(ids, [slot] * len(ids), positions, [len(ids) - 1])[0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_rows_do_not_depend_on_their_number_or_on_padding_at_smollm2_shapes(dtype: torch.dtype) -> None:
+def test_rows_do_not_depend_on_their_number_or_on_longer_ones_at_smollm2_shapes(dtype: torch.dtype) -> None:
     """What independence rests on, at the shapes at which kernels choose their blocks: the same
-    logits among 8, 24 and 64 rows, and beside a context that makes all of them longer."""
-    decoder = Decoder(smollm_shaped_model(dtype))
+    logits among 1, 8, 24, 64 and 300 rows, alone and beside contexts that are longer."""
+    network = Network(smollm_shaped_model(dtype))
     prompt = ids_of(150, seed=1)
-    length = len(prompt)
     results = []
-    with torch.inference_mode():
-        for rows, longest in [(8, length), (24, 500), (64, 1000)]:
-            cache = decoder.new_cache(64, 1024)
-            decoder.prefill(torch.tensor(prompt), 0, 0, cache)
-            for slot in range(1, 8):
-                cache.copy(0, slot, length)
-            positions = torch.full((rows,), length)
-            positions[8:] = longest
-            feed = torch.arange(rows)
-            results.append(decoder.decode(feed, positions, cache)[:8])
+    for rows, longest in [(1, 0), (8, 300), (24, 500), (64, 1000), (300, 300)]:
+        decoder = Decoder(network, slots=65, cache_bytes=2**28)
+        feed(decoder, 0, prompt)
+        feed(decoder, 1, ids_of(longest + 300, seed=2))
+        slots, positions = [0] + [1] * (rows - 1), [150, *range(longest, longest + rows - 1)]
+        decoder.cache.reserve(0, 151)
+        results.append(decoder.forward([7] + [9] * (rows - 1), slots, positions, range(rows))[0])
     for result in results[1:]:
         assert torch.equal(result, results[0])
 
@@ -415,31 +415,60 @@ def test_rows_do_not_depend_on_their_number_or_on_padding_at_smollm2_shapes(dtyp
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", ["smollm2", "qwen2.5-1.5b"])
 def test_where_a_prompt_is_cut_changes_no_bit(shape: str, dtype: torch.dtype) -> None:
-    """A prompt may go on from any prefix that it shares with the one before it."""
+    """A prompt may go on from any prefix that it shares with the one before it; what was decoded
+    may be computed again in one piece."""
     if shape == "smollm2":
         model = smollm_shaped_model(dtype, vocab_size=300)
     else:
         model = tiny_model("qwen2", dtype=dtype, hidden_size=1536, num_attention_heads=12)
-    decoder = Decoder(model)
-    ids = torch.tensor(ids_of(400, seed=1))
+    network, ids = Network(model), ids_of(400, seed=1)
 
-    def prefill(*cuts: int) -> list[torch.Tensor]:
-        cache = decoder.new_cache(1, 512)
-        with torch.inference_mode():
-            for begin, end in zip((0, *cuts), (*cuts, len(ids)), strict=True):
-                decoder.prefill(ids[begin:end], begin, 0, cache)
-        return [*cache.keys, *cache.values]
+    def logits(*cuts: int) -> torch.Tensor:
+        decoder = Decoder(network, slots=1, cache_bytes=2**28)
+        parts = [feed(decoder, 0, ids[a:b], a) for a, b in itertools.pairwise((0, *cuts, len(ids)))]
+        return parts[-1]
 
-    whole = prefill()
-    for cuts in [(8,), (256,), (300,), (30, 77, 200, 391)]:
-        assert all(torch.equal(a, b) for a, b in zip(whole, prefill(*cuts), strict=True)), cuts
+    whole = logits()
+    for cuts in [(8,), (256,), (300,), (30, 77, 200, 391), tuple(range(360, 400))]:
+        assert torch.equal(whole, logits(*cuts)), cuts
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_full_cache_changes_no_bit(dtype: torch.dtype) -> None:
+    """Room for little more than the longest sequence: contexts give up their blocks again and again."""
+    model = tiny_model("qwen3", dtype=dtype)
+    shared = ids_of(100, seed=1)
+    prompts = [shared, shared[:70] + ids_of(80, 2), ids_of(3, 3), ids_of(200, 4)]
+    turns: Turns = [(40, LONG), (70, SHORT), (30, [])]
+    layer_bytes = 2 * 2 * 8 * 64 * dtype.itemsize  # keys and values of 2 heads of 8, 64 tokens
+    roomy = run(crowd(model, prompts, turns, 0, 16))
+    for blocks in (8, 12, 20):
+        cache_gb = blocks * 2 * layer_bytes / 2**30
+        tight = run(crowd(model, prompts, turns, blocks, 16, cache_gb=cache_gb))
+        assert {seed: r.bits for seed, r in tight.items()} == {seed: r.bits for seed, r in roomy.items()}
+
+
+def test_a_sequence_that_no_cache_could_hold_is_refused() -> None:
+    async def main() -> None:
+        engine = sampler(tiny_model(), max_sequences=8, cache_gb=3 * 16384 / 2**30)
+        with pytest.raises(
+            UserError, match=r"holds 192 tokens, .* of 129 beside .*; raise sampler.cache_gb"
+        ):
+            await engine.open([1, 2], [(0,)])[0].sample([], 200, DRAWN)
+        await engine.close()
+
+    run(main())
 
 
 # Lifecycle: nothing hangs, nothing leaks
 
 
 def slots(engine: EmbeddedSampler) -> int:
-    return sum(owner is not None for owner in engine._owners)
+    used = sum(map(len, engine._decoder.cache._held)) - sum(
+        len(engine._decoder.cache._held[p.slot]) for p in engine._prompts if p.slot is not None
+    )
+    assert bool(used) == bool(engine._live)
+    return len(engine._live)
 
 
 def test_slots_are_taken_at_the_first_sample_and_given_back() -> None:
@@ -555,7 +584,7 @@ def test_an_error_in_a_pass_reaches_everyone_who_waits(monkeypatch: pytest.Monke
         idle, *others = engine.open(ids_of(40, 1), [(n,) for n in range(12)])
         await idle.sample([], 3, DRAWN)
         with monkeypatch.context() as patch:
-            patch.setattr(engine._decoder, "decode", lambda *_: 1 / 0)
+            patch.setattr(engine._decoder, "forward", lambda *_: 1 / 0)
             outcomes = await asyncio.gather(
                 *(s.sample([], 3, DRAWN) for s in others), return_exceptions=True
             )

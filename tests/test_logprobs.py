@@ -4,12 +4,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from torl.learner import logprobs
-from torl.learner.logprobs import chosen_logprobs
+from torl.model import logprobs
+from torl.model.plain import Plain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 F64 = torch.float64
+
+
+def chosen_logprobs(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    return logprobs.chosen_logprobs(hidden, weight, targets, temperature, Plain(1, 1, 1))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 512])

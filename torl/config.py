@@ -68,6 +68,13 @@ class Rollout(Section):
     """Longer observations keep their head and tail."""
     temperature: float = Field(1.0, ge=0.0)
     """0 is greedy. Log-probabilities are those of the distribution really drawn from."""
+    top_k: int = Field(0, ge=0)
+    """Only so many of the likeliest tokens are drawn from (0: all). The learner still trains the whole
+    distribution, so with this, top_p or min_p the sampler's log-probabilities are not the learner's."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Only the likeliest tokens that together have this probability are drawn from."""
+    min_p: float = Field(0.0, ge=0, lt=1)
+    """Only tokens at least this many times as likely as the likeliest are drawn from."""
     stop: list[str] = []
     """Strings that end a trajectory when the policy writes them, beside its end-of-turn ids."""
     past_budget: Literal["tell", "ignore"] = "tell"
@@ -87,6 +94,9 @@ class Sampler(Section):
     """Sequences that are decoded together (slots)."""
     prefill_tokens: int = Field(512, gt=0)
     """Prompt and observation tokens are computed in chunks of at most this many."""
+    cache_gb: float = Field(4.0, gt=0)
+    """Memory for keys and values at most, taken as it is needed. When it is full, the newest sequences
+    give theirs up and are computed again later, to the same tokens."""
 
 
 class Sandbox(Section):

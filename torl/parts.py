@@ -9,6 +9,7 @@ from transformers import AutoConfig
 
 from torl.config import Recipe
 from torl.errors import UserError
+from torl.insight.spent import Spent
 from torl.rewards import Judge, RewardFunction
 from torl.rollout.agent import Agent
 from torl.rollout.prompt import Encode, fitting, prompt_encoder
@@ -85,14 +86,17 @@ def build(
     network.to(device_of(recipe))
     vocabulary = Vocabulary(tokenizer)
     encode = prompt_encoder(recipe.prompt, vocabulary, tools=bool(by_name))
+    spent = Spent()
     sampler = EmbeddedSampler(
         network,
         vocabulary,
         end_ids(network, tokenizer),
         max_sequences=recipe.sampler.max_sequences,
         prefill_tokens=recipe.sampler.prefill_tokens,
+        cache_gb=recipe.sampler.cache_gb,
+        spent=spent,
     )
-    agent = Agent(sampler, vocabulary, encode, recipe.rollout, by_name)
+    agent = Agent(sampler, vocabulary, encode, recipe.rollout, by_name, spent)
     fitting_sets = _that_fit(task_sets, encode, recipe, context)
     return Parts(network, tokenizer, agent, judge, fitting_sets, recipe.eval.temperature)
 

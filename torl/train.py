@@ -17,6 +17,7 @@ from torl.evaluate import measure
 from torl.insight.metrics import rollout_metrics
 from torl.insight.progress import Progress
 from torl.insight.report import write_report
+from torl.insight.spent import Spent
 from torl.insight.stats import heldout_metrics
 from torl.interrupt import Stop
 from torl.learner.batch import Batch, sample_of
@@ -46,7 +47,7 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
         if recipe.eval.before and state["step"] == 0 and "before" not in state and not stop.asked:
             state["before"] = await measure(parts, run, progress, "before", 0)
         while state["step"] < recipe.steps and not stop.asked:
-            step, clock = state["step"], _Clock()
+            step, clock = state["step"], _Clock(parts.agent.spent)
             tasks = stream.batch(step)
             with progress.part(f"step {step}", len(tasks) * recipe.group_size, quiet=True) as advance:
                 groups = await collect(
@@ -192,7 +193,9 @@ sys.modules[__name__].__class__ = _Callable
 class _Clock:
     """Seconds of the parts of one step."""
 
-    def __init__(self) -> None:
+    def __init__(self, spent: Spent) -> None:
+        self._spent = spent
+        spent.take()  # what an evaluation spent is not the step's
         self._start = self._last = time.monotonic()
         self.seconds: dict[str, float] = {}
 
@@ -206,4 +209,5 @@ class _Clock:
         self._last = now
 
     def times(self) -> dict[str, float]:
-        return self.seconds | {"time/step_s": time.monotonic() - self._start}
+        parts = {f"time/{kind}_s": seconds for kind, seconds in self._spent.take().items()}
+        return self.seconds | parts | {"time/step_s": time.monotonic() - self._start}

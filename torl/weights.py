@@ -57,7 +57,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 def load_model_and_tokenizer(
     name: str, dtype: str | torch.dtype = "bfloat16"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model (on the CPU, evaluation mode, sdpa attention) and its tokenizer.
+    """The model (on the CPU, evaluation mode) and its tokenizer.
 
     ``dtype`` is "bfloat16", "float32" or a torch.dtype. Raises UserError with the remedy when
     the model cannot be had, cannot be read, or its tokenizer has no end token.
@@ -67,9 +67,7 @@ def load_model_and_tokenizer(
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype)
     with _readable(source), no_progress_bars():
         loader: Any = AutoModelForCausalLM  # typed as if it never gave the loading info
-        model, loading = loader.from_pretrained(
-            source, dtype=kind, attn_implementation="sdpa", output_loading_info=True
-        )
+        model, loading = loader.from_pretrained(source, dtype=kind, output_loading_info=True)
     if missing := sorted(loading["missing_keys"]):
         # transformers would go on with random numbers in their place.
         raise UserError(

@@ -153,6 +153,15 @@ for _entry in [
     ),
     ("sampler/tokens_per_s", "tokens/s", "sampled tokens / wall time of the rollout", "sampler"),
     ("time/rollout_s", "s", "wall time of sampling, tool calls and judging", "loop"),
+    (
+        "time/decode_s",
+        "s",
+        "of the rollout: passes of the sampler, the share of newly drawn tokens",
+        "loop",
+    ),
+    ("time/prefill_s", "s", "of the rollout: the share of prompts and observations in its passes", "loop"),
+    ("time/tools_s", "s", "of the rollout: no pass, while a tool ran", "loop"),
+    ("time/reward_s", "s", "of the rollout: neither pass nor tool, while a judge worked", "loop"),
     ("time/update_s", "s", "wall time of the learner's updates", "loop"),
     ("time/step_s", "s", "wall time of the whole step", "loop"),
 ]:

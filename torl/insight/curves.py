@@ -20,7 +20,14 @@ from torl.insight.stats import slug
 from torl.run import Run
 
 _INK, _GRID = "#0f0e0d", "#e0dfde"  # written as these, then made to follow the page's colours
-_SERIES = ["#2f7fdc", "#e07b39", "#1f9d6b", "#b44fc0", "#8a8f98"]  # legible on white and on black
+_SERIES = [
+    "#2f7fdc",
+    "#e07b39",
+    "#1f9d6b",
+    "#b44fc0",
+    "#c9a227",
+    "#8a8f98",
+]  # legible on white and on black
 _STYLE: Any = {  # matplotlib's own type lists every name there is
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -199,10 +206,12 @@ def _tokens(axes: Axes, curves: Curves) -> None:
 
 
 def _time(axes: Axes, curves: Curves) -> None:
-    """Bars of each step's seconds, stacked; what is neither rollout nor update is "other"."""
+    """Bars of each step's seconds, stacked by what they were spent on."""
     rows = [row for row in curves.rows if "time/step_s" in row]
     bottom = [0.0] * len(rows)
-    for name, colour in (("rollout", _SERIES[0]), ("update", _SERIES[1]), ("other", _SERIES[4])):
+    for name, colour in zip(
+        ("decode", "prefill", "tools", "reward", "update", "other"), _SERIES, strict=True
+    ):
         if name == "other":
             heights = [max(0.0, row["time/step_s"] - b) for row, b in zip(rows, bottom, strict=True)]
         else:

@@ -7,8 +7,8 @@ A pack is one sequence of tokens in which several trajectories lie behind a shar
     positions    0 ...         continue           each continues at its prompt's end
 
 Each token sees its own segment up to itself, and the segments that come before it in its own
-trajectory; so each trajectory's numbers are those it has alone. Shapes: T tokens of a pack,
-M trained tokens of it, S segments.
+trajectory (torl.model.tree); so each trajectory's numbers are those it has alone. Shapes: T tokens
+of a pack, M trained tokens of it.
 """
 
 import itertools
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torl.model.tree import Tree
 from torl.types import Trajectory
 
 
@@ -78,7 +79,7 @@ class Pack:
 
     ids: Tensor  # (T,)
     positions: Tensor  # (T,)
-    mask: Tensor  # (T, T) bool, True where row sees column
+    tree: Tree  # which token sees which
     source: Tensor  # (M,) index into the T tokens
     targets: Tensor  # (M,)
     advantages: Tensor  # (M,) float64, as are the next two: the loss takes its own dtype
@@ -111,7 +112,7 @@ def build_pack(samples: Sequence[Sample]) -> Pack:
     """Lays the samples out as in the picture above."""
     layout = _Layout()
     shared = _shared_head([s.prompt_ids for s in samples])
-    head = layout.add(samples[0].prompt_ids[:shared], parent=None)
+    head = layout.add(samples[0].prompt_ids[:shared], parent=-1)
     prompt, prompt_ids = head, samples[0].prompt_ids[:shared]
     for sample in samples:
         if sample.prompt_ids != prompt_ids:
@@ -136,31 +137,28 @@ def _shared_head(prompts: list[list[int]]) -> int:
 
 
 class _Layout:
-    """Segments laid one behind the other, each with the segments before it in its sequence."""
+    """Segments laid one behind the other, each behind its parent in its sequence."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.positions: list[int] = []
-        self.segment: list[int] = []
-        self.lines: list[list[int]] = []  # for each segment: itself and its ancestors
+        self.sizes: list[int] = []
+        self.parents: list[int] = []
         self.last: list[int] = []  # index of the last token at the end of each segment's line
         self.source: list[int] = []
         self.trained: list[tuple[int, float, float, float]] = []
         self.has_old = True
 
-    def add(self, ids: list[int], parent: int | None) -> int:
-        number = len(self.lines)
-        line = self.lines[parent] if parent is not None else []
-        start = (
-            self.positions[self.last[parent]] + 1 if parent is not None and self.last[parent] >= 0 else 0
-        )
-        self.lines.append([*line, number])
+    def add(self, ids: list[int], parent: int) -> int:
+        """Lays a segment behind all others. ``parent`` is the segment it continues, -1 for none."""
+        before = self.last[parent] if parent >= 0 else -1
+        start = self.positions[before] + 1 if before >= 0 else 0
         self.ids += ids
         self.positions += range(start, start + len(ids))
-        self.segment += [number] * len(ids)
-        end = len(self.ids) - 1
-        self.last.append(end if ids else (self.last[parent] if parent is not None else -1))
-        return number
+        self.sizes.append(len(ids))
+        self.parents.append(parent)
+        self.last.append(len(self.ids) - 1 if ids else before)
+        return len(self.sizes) - 1
 
     def train(self, sample: Sample, prompt: int) -> None:
         """Notes the trained ids of a sample: id n is predicted by id n-1, the first by the prompt."""
@@ -180,18 +178,10 @@ class _Layout:
         return Pack(
             ids=torch.tensor(self.ids, dtype=torch.long),
             positions=torch.tensor(self.positions, dtype=torch.long),
-            mask=self._mask(),
+            tree=Tree(self.sizes, self.parents),
             source=torch.tensor(self.source, dtype=torch.long),
             targets=torch.tensor(targets, dtype=torch.long),
             advantages=torch.tensor(advantages, dtype=torch.float64),
             sampler_logprobs=torch.tensor(sampler, dtype=torch.float64),
             old_logprobs=torch.tensor(old, dtype=torch.float64) if self.has_old else None,
         )
-
-    def _mask(self) -> Tensor:
-        seen = torch.zeros(len(self.lines), len(self.lines), dtype=torch.bool)
-        for number, line in enumerate(self.lines):
-            seen[number, line] = True
-        segment = torch.tensor(self.segment, dtype=torch.long)
-        order = torch.arange(len(segment))
-        return seen[segment][:, segment] & (order[None, :] <= order[:, None])

@@ -15,8 +15,11 @@ from torl import config
 from torl.algorithms.losses import ppo_clip
 from torl.errors import UserError
 from torl.learner.batch import Batch, Pack, Sample, packs
-from torl.learner.logprobs import chosen_logprobs
 from torl.learner.masters import Masters
+from torl.memory import keep_freed_memory
+from torl.model.logprobs import chosen_logprobs
+from torl.model.network import Network, unsupported
+from torl.model.plain import Plain
 
 
 class LocalLearner:
@@ -39,8 +42,13 @@ class LocalLearner:
         self._temperature = temperature
         self.updates = 0  # optimizer updates so far
         self._bad_updates = 0  # of them, the last ones in a row that were skipped
-        _prepare(model, settings.activation_checkpointing)
-        self._masters = Masters(model)
+        keep_freed_memory()
+        model.eval()  # dropout stays off, as it is when the policy samples
+        self._network = Network(model) if unsupported(model) is None else None
+        self._pack_tokens = settings.pack_tokens if self._network else 1  # a foreign model takes one sample
+        if self._network is None and settings.activation_checkpointing:
+            _recompute_activations(model)
+        self._masters = Masters(model, self._network.kernels if self._network else Plain(1, 1, 1))
         self._optimizer = torch.optim.AdamW(
             self._masters.by_name.values(),
             lr=settings.lr,
@@ -54,7 +62,7 @@ class LocalLearner:
         """For each sample, the current log-probability of each of its ids; 0.0 where it does
         not train."""
         found: list[float] = []
-        for pack in packs(samples, self._settings.pack_tokens):
+        for pack in packs(samples, self._pack_tokens):
             found += self._forward(pack)[0].tolist()
         numbers = iter(found)
         return [[next(numbers) if trains else 0.0 for trains in s.loss_mask] for s in samples]
@@ -89,8 +97,8 @@ class LocalLearner:
         if not samples:
             totals.skip("learner/no_signal_updates")
             return
-        self._optimizer.zero_grad(set_to_none=True)
-        for pack in packs(samples, self._settings.pack_tokens):
+        self._masters.begin()
+        for pack in packs(samples, self._pack_tokens):
             loss = self._loss(pack, totals) / denominator
             loss.backward()  # type: ignore[no-untyped-call]
             self._masters.collect()
@@ -111,17 +119,27 @@ class LocalLearner:
 
     def _forward(self, pack: Pack) -> tuple[Tensor, Tensor]:
         """Log-probabilities (M,) and entropies (M,) of a pack's trained tokens."""
-        device = self.model.device
-        hidden = self.model.base_model(
-            input_ids=pack.ids[None].to(device),
-            attention_mask=pack.mask[None, None].to(device),
-            position_ids=pack.positions[None].to(device),
-            use_cache=False,
-        ).last_hidden_state[0]
-        head = self.model.get_output_embeddings().weight
-        return chosen_logprobs(
-            hidden[pack.source.to(device)], head, pack.targets.to(device), self._temperature
+        network, device = self._network, self.model.device
+        if network is None:
+            return self._forward_foreign(pack)
+        hidden = network.run(
+            pack.ids.to(device),
+            pack.positions.to(device),
+            lambda _, qkv: network.kernels.attend_tree(qkv, pack.tree),
+            recompute=self._settings.activation_checkpointing,
         )
+        head, targets = self.model.get_output_embeddings().weight, pack.targets.to(device)
+        chosen = hidden[pack.source.to(device)]
+        return chosen_logprobs(chosen, head, targets, self._temperature, network.kernels)
+
+    def _forward_foreign(self, pack: Pack) -> tuple[Tensor, Tensor]:
+        """The same by the model's own forward pass, of a pack that holds one sample."""
+        device = self.model.device
+        logits = self.model(input_ids=pack.ids[None].to(device), use_cache=False).logits[0]
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        rows = torch.log_softmax(logits[pack.source.to(device)].to(wide) / self._temperature, -1)
+        entropy = -torch.xlogy(rows.detach().exp(), rows.detach().exp()).sum(-1)
+        return rows.gather(1, pack.targets.to(device)[:, None]).squeeze(1), entropy
 
     def _apply(self, totals: "_Totals") -> None:
         """Clips the gradient and updates; skips the update when the gradient is not finite."""
@@ -134,13 +152,11 @@ class LocalLearner:
             group["lr"] = lr
         self._optimizer.step()
         self._masters.publish()
-        self._optimizer.zero_grad(set_to_none=True)
         self.updates += 1
         self._bad_updates = 0
         totals.add_update(float(norm), lr)
 
     def _skip(self, totals: "_Totals") -> None:
-        self._optimizer.zero_grad(set_to_none=True)
         totals.skip("learner/skipped_updates")
         self._bad_updates += 1
         if self._bad_updates >= self._settings.max_bad_updates:
@@ -183,18 +199,14 @@ class LocalLearner:
         self.updates = updates
 
 
-def _prepare(model: Any, activation_checkpointing: bool) -> None:
-    """Dropout stays off, as it is when the policy samples: of activation checkpointing, only the
-    layers that recompute are in train mode, and nothing inside them."""
-    model.eval()
-    if activation_checkpointing:
-        # The second name is that of older versions of transformers.
-        enable = (
-            getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        )
-        enable({"use_reentrant": False})
-        for module in model.modules():
-            module.training = isinstance(module, GradientCheckpointingLayer)
+def _recompute_activations(model: Any) -> None:
+    """Of transformers' activation checkpointing, only the layers that recompute are in train mode, and
+    nothing inside them: dropout stays off."""
+    # The second name is that of older versions of transformers.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    for module in model.modules():
+        module.training = isinstance(module, GradientCheckpointingLayer)
 
 
 def schedule(updates: int, settings: config.Learner) -> float:

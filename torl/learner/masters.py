@@ -8,13 +8,16 @@ Weights that are float32 (or wider) already are their own masters.
 import torch
 from torch import Tensor, nn
 
+from torl.model.plain import Plain
+
 
 class Masters:
-    """Masters of a model's trainable parameters, by name. ``collect`` gradients after each
-    backward; ``publish`` after an update."""
+    """Masters of a model's trainable parameters, by name. ``begin`` an update, ``collect`` gradients
+    after each backward; ``publish`` after the update."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, kernels: Plain) -> None:
         self._params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._kernels = kernels
         self.by_name = {name: self._master(p) for name, p in self._params.items()}
 
     @staticmethod
@@ -22,16 +25,26 @@ class Masters:
         narrow = torch.finfo(param.dtype).bits < 32
         return param.detach().float().requires_grad_() if narrow else param
 
+    def begin(self) -> None:
+        """No gradient yet. The masters' memory for it is kept: new memory costs more than the sums."""
+        for name, param in self._params.items():
+            param.grad, master = None, self.by_name[name]
+            if master is param:
+                continue
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
+            else:
+                master.grad.zero_()
+
+    @torch.no_grad()
     def collect(self) -> None:
         """Adds the gradients of the narrow weights to those of their masters."""
         for name, param in self._params.items():
             master = self.by_name[name]
             if master is param or param.grad is None:
                 continue
-            if master.grad is None:
-                master.grad = param.grad.float()
-            else:
-                master.grad += param.grad
+            assert master.grad is not None
+            self._kernels.accumulate(master.grad, param.grad)
             param.grad = None
 
     @torch.no_grad()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from torl import config
 from torl.errors import ModelMistake, WorldFault
+from torl.insight.spent import Spent
 from torl.rollout import protocol
 from torl.rollout.ids import observation_ids, under, without_surrogates
 from torl.rollout.prompt import Encode
@@ -26,6 +27,7 @@ class Agent:
     encode_prompt: Encode
     limits: config.Rollout = field(default_factory=config.Rollout)
     tools: Mapping[str, Tool] = field(default_factory=dict)
+    spent: Spent = field(default_factory=Spent)
 
     @property
     def max_tool_calls(self) -> int:
@@ -40,7 +42,7 @@ async def run_episode(
     then lost, and what the policy did is not judged."""
     started = time.monotonic()
     limits, vocabulary = agent.limits, agent.vocabulary
-    params = SamplingParams(limits.temperature)
+    params = SamplingParams(limits.temperature, limits.top_k, limits.top_p, limits.min_p)
     trajectory = Trajectory(task, sample, prompt_ids or agent.encode_prompt(task))
     async with AsyncExitStack() as ending:
         while (room := limits.max_completion_tokens - len(trajectory.ids)) > 0:
@@ -95,7 +97,8 @@ async def _answer(
 async def _call(agent: Agent, request: ToolCall, context: ToolContext) -> ToolResult:
     try:
         async with asyncio.timeout(agent.limits.tool_timeout_s) as limit:
-            return await agent.tools[request.name](request.text, context)
+            with agent.spent.on("tools"):
+                return await agent.tools[request.name](request.text, context)
     except ModelMistake as mistake:
         return ToolResult(str(mistake), status="error")
     except TimeoutError as error:

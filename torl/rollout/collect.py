@@ -91,7 +91,8 @@ class _Episode:
         name = f"{self.task.id}#{self.sample}"
         try:
             trajectory = await run_episode(self.agent, self.task, self.sample, session, self.prompt_ids)
-            await self.judge(trajectory)
+            with self.agent.spent.on("reward"):
+                await self.judge(trajectory)
             return trajectory
         except (WorldFault, UserError):
             raise

@@ -17,9 +17,22 @@ own stream only, never on who else is in the batch or on how long a tool took.""
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How a token is drawn. ``temperature`` 0 is greedy (and its log-probability is 0)."""
+    """How a token is drawn. ``temperature`` 0 is greedy (and its log-probability is 0).
+
+    Of the distribution at this temperature, only the ``top_k`` likeliest ids are kept (0: all); of these
+    the fewest whose probabilities add up to ``top_p``; of these the ones that are at least ``min_p`` times
+    as likely as the likeliest. Log-probabilities are those of the distribution that is left.
+    """
 
     temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    @property
+    def restricts(self) -> bool:
+        """Whether some ids may not be drawn at all."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
 
 class Session(Protocol):

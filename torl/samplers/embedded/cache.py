@@ -1,106 +1,109 @@
-"""Keys and values of all slots, preallocated, in blocks of BLOCK tokens.
+"""Keys and values of all sequences, in blocks of BLOCK tokens.
 
-A layer's keys are (blocks, slots*K, D, BLOCK), its values (blocks, slots*K, BLOCK, D); the key
-heads of slot s are rows s*K .. s*K+K. So one block of the first N slots is contiguous memory,
-which the matrix kernels read in place: of a longer cache they would copy the part they need, at
-every step, which took as long as the products themselves.
+A layer's keys are (blocks, K, D, BLOCK), its values (blocks, K, BLOCK, D), for K key heads of size D:
+so a query meets contiguous memory in both. A sequence is a list of blocks in a slot of ``tables``;
+sequences that begin alike share the blocks that they have in common, which are counted.
 """
 
-from functools import partial
+import contextlib
+import math
+import mmap
 
 import torch
 from torch import Tensor
 
-BLOCK = 128
+from torl.model.rows import BLOCK
 
 
 class Cache:
-    """``slots`` contexts of up to ``tokens`` tokens. K key heads of size D."""
+    """``blocks`` blocks for the sequences of ``slots`` slots. One more slot, the last, takes the rows
+    that only pad a pass."""
 
     def __init__(
         self,
         *,
         layers: int,
         slots: int,
+        blocks: int,
         key_heads: int,
-        tokens: int,
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        blocks, rows = -(-tokens // BLOCK), slots * key_heads
-        self.key_heads = key_heads
-        # Zeros, not empty: masked positions are multiplied by 0, and 0 x NaN is NaN.
-        zeros = partial(torch.zeros, dtype=dtype, device=device)
-        self.keys = [zeros(blocks, rows, head_dim, BLOCK) for _ in range(layers)]
-        self.values = [zeros(blocks, rows, BLOCK, head_dim) for _ in range(layers)]
+        self.keys = [_zeros((blocks + 1, key_heads, head_dim, BLOCK), dtype, device) for _ in range(layers)]
+        self.values = [
+            _zeros((blocks + 1, key_heads, BLOCK, head_dim), dtype, device) for _ in range(layers)
+        ]
+        self.padding_slot = slots
+        self.tables = torch.zeros(slots + 1, 16, dtype=torch.int32, device=device)
+        self._held: list[list[int]] = [[] for _ in range(slots)]
+        self._users = [0] * (blocks + 1)
+        self._touched = 0  # the last block that was ever in use
+        self._free = list(range(blocks, 0, -1))  # block 0 is the padding's
 
     @property
     def tokens(self) -> int:
-        """Tokens that a slot has room for."""
-        return len(self.keys[0]) * BLOCK
+        """Tokens that a single sequence could have."""
+        return (len(self._users) - 1) * BLOCK
 
-    def ensure(self, tokens: int) -> None:
-        """Makes room for ``tokens`` in every slot; grows by half at least, so copies stay rare."""
-        if tokens <= self.tokens:
-            return
-        more = -(-max(tokens, self.tokens * 3 // 2) // BLOCK) - len(self.keys[0])
-        for store in (self.keys, self.values):
-            for layer, old in enumerate(store):
-                store[layer] = torch.cat([old, old.new_zeros(more, *old.shape[1:])])
+    def reserve(self, slot: int, tokens: int) -> bool:
+        """Makes room for ``tokens`` in a sequence; False, and nothing done, when blocks are short."""
+        held = self._held[slot]
+        missing = -(-tokens // BLOCK) - len(held)
+        if missing > len(self._free):
+            return False
+        for _ in range(missing):
+            self._append(slot, self._free.pop())
+        return True
 
-    @torch.inference_mode()
+    def fork(self, source: int, target: int, tokens: int) -> bool:
+        """Gives an empty slot the first ``tokens`` of another sequence: whole blocks shared, the rest
+        copied. False, and nothing done, when there is no block for the rest."""
+        whole, rest = divmod(tokens, BLOCK)
+        if rest and not self._free:
+            return False
+        for block in self._held[source][:whole]:
+            self._append(target, block)
+        if rest:
+            old, new = self._held[source][whole], self._free.pop()
+            self._append(target, new)
+            with torch.inference_mode():
+                for layer in (*self.keys, *self.values):
+                    layer[new] = layer[old]
+        return True
+
+    def release(self, slot: int) -> None:
+        """Forgets a sequence. Blocks that no other one shares are free again."""
+        for block in reversed(self._held[slot]):
+            self._users[block] -= 1
+            if self._users[block] == 0:
+                self._free.append(block)
+        self._held[slot].clear()
+
     def clear(self) -> None:
-        """Forgets everything, NaN included (see above)."""
-        for store in (*self.keys, *self.values):
-            store.zero_()
+        """Forgets everything, numbers included: what is masked is multiplied by 0, and 0 x NaN is NaN."""
+        for slot in range(len(self._held)):
+            self.release(slot)
+        with torch.inference_mode():
+            for layer in (*self.keys, *self.values):
+                layer[: self._touched + 1].zero_()  # not all of it: what is untouched takes no memory
 
-    def places(self, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Where the first N slots write, each at its own position (N,): block, row and offset of
-        every key head (N*K,). The same for all layers."""
-        rows = torch.arange(len(positions) * self.key_heads, device=positions.device)
-        at = positions.repeat_interleave(self.key_heads)
-        return at // BLOCK, rows, at % BLOCK
+    def _append(self, slot: int, block: int) -> None:
+        number = len(self._held[slot])
+        if number == self.tables.shape[1]:
+            self.tables = torch.cat([self.tables, torch.zeros_like(self.tables)], dim=1)
+        self._touched = max(self._touched, block)
+        self.tables[slot, number] = block
+        self._held[slot].append(block)
+        self._users[block] += 1
 
-    def write_rows(self, layer: int, places: tuple[Tensor, Tensor, Tensor], k: Tensor, v: Tensor) -> None:
-        """Writes k, v (N, K, D) of the first N slots at their ``places``."""
-        block, rows, offset = places
-        self.keys[layer][block, rows, :, offset] = k.flatten(0, 1)
-        self.values[layer][block, rows, offset] = v.flatten(0, 1)
 
-    def rows(
-        self, layer: int, slots: int, length: int, shared: int = 0, source: int = 0
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Views of the first slots, block by block until ``length`` is covered:
-        keys (slots*K, D, BLOCK), values (slots*K, BLOCK, D); of the first ``shared`` blocks those
-        of slot ``source`` alone: (K, D, BLOCK), (K, BLOCK, D)."""
-        every, one = slice(slots * self.key_heads), self._heads(source)
-        heads = [one if block < shared else every for block in range(-(-length // BLOCK))]
-        keys, values = self.keys[layer], self.values[layer]
-        return [(keys[block, which], values[block, which]) for block, which in enumerate(heads)]
-
-    def write_span(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
-        """Writes k, v (T, K, D) at positions start..start+T of one slot."""
-        heads, end = self._heads(slot), start + len(k)
-        for block in range(start // BLOCK, -(-end // BLOCK)):
-            begin, stop = max(start, block * BLOCK), min(end, (block + 1) * BLOCK)
-            part = slice(begin - start, stop - start)
-            at = slice(begin - block * BLOCK, stop - block * BLOCK)
-            self.keys[layer][block, heads, :, at] = k[part].permute(1, 2, 0)
-            self.values[layer][block, heads, at] = v[part].transpose(0, 1)
-
-    def span(self, layer: int, slot: int, length: int) -> tuple[Tensor, Tensor]:
-        """Copies of one slot's keys and values, each (K, length, D)."""
-        heads, blocks = self._heads(slot), -(-length // BLOCK)
-        keys = self.keys[layer][:blocks, heads].permute(1, 0, 3, 2).flatten(1, 2)
-        values = self.values[layer][:blocks, heads].transpose(0, 1).flatten(1, 2)
-        return keys[:, :length], values[:, :length]
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copies the blocks that hold the first ``length`` positions of one slot to another."""
-        old, new, blocks = self._heads(source), self._heads(target), -(-length // BLOCK)
-        for store in (*self.keys, *self.values):
-            store[:blocks, new] = store[:blocks, old]
-
-    def _heads(self, slot: int) -> slice:
-        return slice(slot * self.key_heads, (slot + 1) * self.key_heads)
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On a CPU, memory that the system hands out when it is first written to."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

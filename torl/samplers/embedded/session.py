@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,30 +16,50 @@ if TYPE_CHECKING:
     from torl.samplers.embedded.engine import EmbeddedSampler
 
 
+@dataclass(eq=False)
+class Context:
+    """Ids, and how many of them the cache holds in ``slot``: ``ids[:cached]``."""
+
+    ids: list[int]
+    cached: int = 0
+    slot: int | None = None
+
+    @property
+    def missing(self) -> int:
+        return len(self.ids) - self.cached
+
+
+@dataclass(eq=False)
+class Prompt(Context):
+    """All of a group's prompt but the last id, computed once for its sessions."""
+
+    sessions: "list[EmbeddedSession]" = field(default_factory=list)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a session has still to start from it."""
+        return any(not s.closed and s.slot is None for s in self.sessions)
+
+
 class Request:
     """A completion in the making."""
 
     def __init__(self, stop: list[str], max_tokens: int, params: SamplingParams, version: int) -> None:
         self.finder = StopFinder(stop)
         self.max_tokens = max_tokens
-        self.temperature = params.temperature
+        self.params = params
         self.completion = Completion([], [], StopReason.LENGTH, version=version)
         self.done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
 
 
-class EmbeddedSession:
-    """A context: its ids, how many of them the cache holds, and its slot, once it has one.
+class EmbeddedSession(Context):
+    """A context that is sampled from. When its last id has been fed, the logits that come back are
+    for a new id."""
 
-    ``ids[:cached]`` are in the cache. The id that is fed next is ``ids[cached]``; when it was
-    the last one, the logits that come back are for a new id.
-    """
-
-    def __init__(self, engine: "EmbeddedSampler", prompt_ids: Sequence[int], seed: Seed) -> None:
+    def __init__(self, engine: "EmbeddedSampler", prompt: Prompt, ids: Sequence[int], seed: Seed) -> None:
+        super().__init__(list(ids))
         self._engine = engine
-        self.prompt_length = len(prompt_ids)
-        self.ids = list(prompt_ids)
-        self.cached = 0
-        self.slot: int | None = None
+        self.prompt = prompt
         self.request: Request | None = None
         self.closed = False
         self._uniforms = np.random.Generator(np.random.Philox(np.random.SeedSequence(list(seed))))

@@ -5,6 +5,8 @@ probabilities. Noise for every id of the vocabulary (as in ``torch.multinomial``
 third of a decoding step on a CPU; one uniform number costs nothing.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,6 +31,21 @@ def draw(logits: Tensor, uniforms: Tensor, temperatures: Tensor) -> tuple[Tensor
     best = logits.argmax(-1)
     certain = greedy & total.isfinite()  # a NaN among the logits stays a NaN, greedy or not
     return torch.where(greedy, best, ids), torch.where(certain, 0.0, logprobs)
+
+
+def restrict(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
+    """Logits (V,) with -inf for the ids that samplers.base.SamplingParams leaves out. Ids that are as
+    likely as the last one kept are kept."""
+    scaled = logits.double() / temperature
+    if 0 < top_k < len(scaled):
+        scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[-1], float("-inf"))
+    if top_p < 1:
+        ordered = scaled.softmax(-1).sort(descending=True).values
+        enough = int((ordered.cumsum(-1) < top_p).sum().clamp(max=len(ordered) - 1))
+        scaled = scaled.masked_fill(scaled.softmax(-1) < ordered[enough], float("-inf"))
+    if min_p > 0:
+        scaled = scaled.masked_fill(scaled < scaled.max() + math.log(min_p), float("-inf"))
+    return logits.masked_fill(scaled == float("-inf"), float("-inf"))
 
 
 def _invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,1 @@
+"""``make bench``: torl beside its peers, on the same work."""

@@ -1,0 +1,64 @@
+"""Log-probabilities of given ids, without keeping the vocabulary's worth of numbers.
+
+Logits are computed only where an id trains, in chunks of rows; backward computes them again
+rather than keep M x V of them. Shapes: M rows, C hidden size, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torl.model.plain import Plain
+
+CHUNK = 1024  # rows; a chunk's logits are 1024 x V numbers of the weights' type
+
+
+def chosen_logprobs(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, kernels: Plain
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each target (M,), and the entropy of each row's distribution (M,),
+    which has no gradient, in nats.
+
+        logprobs = log_softmax(hidden @ weight.T / temperature)[targets]
+
+    hidden: (M, C), weight: (V, C), targets: (M,). ``temperature`` is the sampler's.
+    """
+    pair: tuple[Tensor, Tensor] = _Chosen.apply(hidden, weight, targets, temperature, kernels)  # type: ignore[no-untyped-call]
+    return pair
+
+
+class _Chosen(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, kernels: Plain
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        chosen, entropy, norms = (hidden.new_empty(len(hidden), dtype=wide) for _ in range(3))
+        for start in range(0, len(hidden), CHUNK):
+            part = slice(start, start + CHUNK)
+            logits = F.linear(hidden[part], weight)
+            found = kernels.logprobs(logits, targets[part], temperature)
+            chosen[part], entropy[part], norms[part] = found
+        ctx.save_for_backward(hidden, weight, targets, norms)
+        ctx.temperature, ctx.kernels = temperature, kernels
+        ctx.mark_non_differentiable(entropy)
+        return chosen, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, norms = ctx.saved_tensors
+        grad_hidden, sums = torch.empty_like(hidden), None
+        for start in range(0, len(hidden), CHUNK):
+            part = slice(start, start + CHUNK)
+            logits = F.linear(hidden[part], weight)
+            slopes = ctx.kernels.logprob_slopes(
+                logits, targets[part], ctx.temperature, norms[part], grads[0][part]
+            )
+            grad_hidden[part] = slopes @ weight
+            product = slopes.T @ hidden[part]
+            # Chunks are summed in float32 at least; there is mostly one.
+            sums = product if sums is None else sums.to(norms.dtype) + product
+        grad_weight = torch.zeros_like(weight) if sums is None else sums.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None, None
