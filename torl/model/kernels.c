@@ -30,6 +30,8 @@ static inline float wide(num x) { return x; }
 static inline num narrow(float f) { return f; }
 #endif
 
+enum { KEYS = 4 }; /* that backward computes together */
+
 /* e^x to 2 units in the last place, for x <= 88; what lies below e^-87 is 0. In plain arithmetic, so
    that the compiler makes vectors of it. */
 static inline float exponential(float x) {
@@ -222,30 +224,31 @@ static void prefetch(const num *from, int count) {
     for (int byte = 0; byte < count * (int)sizeof(num); byte += 64) __builtin_prefetch((const char *)from + byte);
 }
 
-/* scores[g][t] = sum over d of x[g][d] * y[d * stride + t], for BLOCK values of t. Meanwhile a block of
-   DIM * BLOCK numbers at ``ahead``, unless NULL, is fetched from memory. */
-static inline void products(float scores[GROUP][BLOCK], float x[GROUP][DIM], const num *y, long stride,
-                            const num *ahead) {
-    memset(scores, 0, sizeof(float) * GROUP * BLOCK);
+/* scores[r][t] = sum over d of x[r][d] * y[d * stride + t], for BLOCK values of t. Meanwhile a block of
+   DIM * BLOCK numbers at ``ahead``, unless NULL, is fetched from memory. ``rows`` is a constant where it is
+   called. */
+static inline __attribute__((always_inline)) void products(float scores[][BLOCK], float x[][DIM], const int rows,
+                                                           const num *y, long stride, const num *ahead) {
+    memset(scores, 0, sizeof(float) * rows * BLOCK);
     for (int d = 0; d < DIM; d++) {
         if (ahead) prefetch(ahead + d * BLOCK, BLOCK);
-        for (int g = 0; g < GROUP; g++) {
-            const float factor = x[g][d];
+        for (int r = 0; r < rows; r++) {
+            const float factor = x[r][d];
 #pragma omp simd
-            for (int t = 0; t < BLOCK; t++) scores[g][t] += factor * wide(y[d * stride + t]);
+            for (int t = 0; t < BLOCK; t++) scores[r][t] += factor * wide(y[d * stride + t]);
         }
     }
 }
 
-/* sums[g][d] += sum over t < count of weights[g][t] * rows[t * stride + d]. ``ahead`` as above. */
-static inline void gather(float sums[GROUP][DIM], float weights[GROUP][BLOCK], const num *rows, long stride,
-                          int count, const num *ahead) {
+/* sums[r][d] += sum over t < count of weights[r][t] * y[t * stride + d]. ``ahead`` and ``rows`` as above. */
+static inline __attribute__((always_inline)) void gather(float sums[][DIM], float weights[][BLOCK], const int rows,
+                                                         const num *y, long stride, int count, const num *ahead) {
     for (int t = 0; t < count; t++) {
         if (ahead) prefetch(ahead + t * DIM, DIM);
-        for (int g = 0; g < GROUP; g++) {
-            const float weight = weights[g][t];
+        for (int r = 0; r < rows; r++) {
+            const float weight = weights[r][t];
 #pragma omp simd
-            for (int d = 0; d < DIM; d++) sums[g][d] += weight * wide(rows[t * stride + d]);
+            for (int d = 0; d < DIM; d++) sums[r][d] += weight * wide(y[t * stride + d]);
         }
     }
 }
@@ -254,7 +257,7 @@ static inline void gather(float sums[GROUP][DIM], float weights[GROUP][BLOCK], c
 static inline void absorb(running *r, const num *keys, long key_stride, const num *values, long value_stride,
                           int count, const num *ahead, const num *next) {
     float scores[GROUP][BLOCK];
-    products(scores, r->query, keys, key_stride, ahead);
+    products(scores, r->query, GROUP, keys, key_stride, ahead);
     for (int g = 0; g < GROUP; g++) {
         float top = r->peak[g], sum = 0;
         for (int t = 0; t < count; t++) top = scores[g][t] > top ? scores[g][t] : top;
@@ -269,7 +272,7 @@ static inline void absorb(running *r, const num *keys, long key_stride, const nu
         r->peak[g] = top;
         for (int d = 0; d < DIM; d++) r->sums[g][d] *= shrink;
     }
-    gather(r->sums, scores, values, value_stride, count, next);
+    gather(r->sums, scores, GROUP, values, value_stride, count, next);
 }
 
 static void finish(running *r, num *out) {
@@ -348,6 +351,52 @@ static inline void slopes(float weights[GROUP][BLOCK], float changes[GROUP][BLOC
     }
 }
 
+/* The slopes of ``count`` <= KEYS keys and values from token t on, of key head k in segment s. */
+static void backward_keys(const num *qkv, const num *slope, num *change, const float *norms, const float *deltas,
+                          const num *queries, const num *outs, const int32_t *starts, const int32_t *follows,
+                          const int32_t *followers, long padded, long heads, long key_heads, long k, long s, long t,
+                          int count) {
+    const long row = (heads + 2 * key_heads) * DIM;
+    const float scale = 1.0f / sqrtf(DIM);
+    float key[KEYS][DIM] = {{0}}, value[KEYS][DIM] = {{0}}, key_sums[KEYS][DIM] = {{0}}, value_sums[KEYS][DIM] = {{0}};
+    float weights[KEYS][BLOCK], changes[KEYS][BLOCK];
+    for (int j = 0; j < count; j++) {
+        for (int d = 0; d < DIM; d++) {
+            key[j][d] = wide(qkv[(t + j) * row + (heads + k) * DIM + d]);
+            value[j][d] = wide(qkv[(t + j) * row + (heads + key_heads + k) * DIM + d]);
+        }
+    }
+    for (long f = follows[s] - 1; f < follows[s + 1]; f++) { /* its own segment, and those that see it */
+        const int own = f < follows[s];
+        const long seeing = own ? s : followers[f];
+        for (long i = own ? t : starts[seeing]; i < starts[seeing + 1]; i += BLOCK) {
+            const int there = starts[seeing + 1] - i < BLOCK ? starts[seeing + 1] - i : BLOCK;
+            for (long h = k * GROUP; h < (k + 1) * GROUP; h++) {
+                products(weights, key, KEYS, queries + h * DIM * padded + i, padded, NULL);
+                products(changes, value, KEYS, outs + h * DIM * padded + i, padded, NULL);
+                const float *norm = norms + h * padded + i, *delta = deltas + h * padded + i;
+                for (int j = 0; j < KEYS; j++) {
+                    const int from = own ? t + j - i : 0; /* a query sees itself and what is before it */
+                    for (int q = 0; q < BLOCK; q++) {
+                        const float weight = exponential(weights[j][q] * scale - norm[q]);
+                        const int seen = q >= from && q < there;
+                        weights[j][q] = seen ? weight : 0;
+                        changes[j][q] = seen ? weight * (changes[j][q] - delta[q]) * scale : 0;
+                    }
+                }
+                gather(key_sums, changes, KEYS, qkv + i * row + h * DIM, row, there, NULL);
+                gather(value_sums, weights, KEYS, slope + (i * heads + h) * DIM, heads * DIM, there, NULL);
+            }
+        }
+    }
+    for (int j = 0; j < count; j++) {
+        for (int d = 0; d < DIM; d++) {
+            change[(t + j) * row + (heads + k) * DIM + d] = narrow(key_sums[j][d]);
+            change[(t + j) * row + (heads + key_heads + k) * DIM + d] = narrow(value_sums[j][d]);
+        }
+    }
+}
+
 /* The slope of qkv, given that of out. followers: the segments that see segment s are
    follows[s]..follows[s+1] of them. scratch: (2 (heads + key_heads) DIM, padded). deltas (heads, padded). */
 void attend_tree_backward(const num *qkv, const num *out, const num *slope, num *change, const float *norms,
@@ -386,65 +435,25 @@ void attend_tree_backward(const num *qkv, const num *out, const num *slope, num 
                     const long end = s == segments[i] ? i + 1 : starts[s + 1];
                     for (long t = starts[s]; t < end; t += BLOCK) {
                         const int count = end - t < BLOCK ? end - t : BLOCK;
-                        products(weights, x, keys + k * DIM * padded + t, padded, NULL);
-                        products(changes, y, values + k * DIM * padded + t, padded, NULL);
+                        products(weights, x, GROUP, keys + k * DIM * padded + t, padded, NULL);
+                        products(changes, y, GROUP, values + k * DIM * padded + t, padded, NULL);
                         slopes(weights, changes, norms + first, deltas + first, padded, count);
-                        gather(sums, changes, qkv + t * row + (heads + k) * DIM, row, count, NULL);
+                        gather(sums, changes, GROUP, qkv + t * row + (heads + k) * DIM, row, count, NULL);
                     }
                 }
                 for (int g = 0; g < GROUP; g++)
                     for (int d = 0; d < DIM; d++) change[i * row + (k * GROUP + g) * DIM + d] = narrow(sums[g][d]);
             }
         }
-#pragma omp for collapse(2) schedule(dynamic, 8)
-        for (long t = 0; t < n; t++) { /* keys and values */
-            for (long k = 0; k < key_heads; k++) {
-                float key[DIM], value[DIM], key_sums[DIM] = {0}, value_sums[DIM] = {0};
-                for (int d = 0; d < DIM; d++) {
-                    key[d] = wide(qkv[t * row + (heads + k) * DIM + d]);
-                    value[d] = wide(qkv[t * row + (heads + key_heads + k) * DIM + d]);
+#pragma omp for collapse(2) schedule(dynamic, 2)
+        for (long first = 0; first < n; first += KEYS) /* keys and values, some of one segment at a time */
+            for (long k = 0; k < key_heads; k++)
+                for (long t = first, end = first + KEYS < n ? first + KEYS : n; t < end;) {
+                    const long s = segments[t], last = starts[s + 1] < end ? starts[s + 1] : end;
+                    backward_keys(qkv, slope, change, norms, deltas, queries, outs, starts, follows, followers, padded,
+                                  heads, key_heads, k, s, t, last - t);
+                    t = last;
                 }
-                for (long f = follows[segments[t]] - 1; f < follows[segments[t] + 1]; f++) {
-                    const int own = f < follows[segments[t]];
-                    const long s = own ? segments[t] : followers[f];
-                    for (long i = own ? t : starts[s]; i < starts[s + 1]; i += BLOCK) {
-                        const int count = starts[s + 1] - i < BLOCK ? starts[s + 1] - i : BLOCK;
-                        for (int g = 0; g < GROUP; g++) {
-                            const long h = k * GROUP + g;
-                            float w[BLOCK] = {0}, c[BLOCK] = {0};
-                            for (int d = 0; d < DIM; d++) {
-                                const num *q = queries + (h * DIM + d) * padded + i;
-                                const num *o = outs + (h * DIM + d) * padded + i;
-                                const float a = key[d], b = value[d];
-#pragma omp simd
-                                for (int j = 0; j < BLOCK; j++) w[j] += a * wide(q[j]);
-#pragma omp simd
-                                for (int j = 0; j < BLOCK; j++) c[j] += b * wide(o[j]);
-                            }
-                            const float scale = 1.0f / sqrtf(DIM);
-                            const float *norm = norms + h * padded + i, *delta = deltas + h * padded + i;
-                            for (int j = 0; j < BLOCK; j++) {
-                                const float weight = exponential(w[j] * scale - norm[j]);
-                                w[j] = j < count ? weight : 0;
-                                c[j] = j < count ? weight * (c[j] - delta[j]) * scale : 0;
-                            }
-                            for (int j = 0; j < count; j++) {
-                                const num *q = qkv + (i + j) * row + h * DIM, *o = slope + ((i + j) * heads + h) * DIM;
-                                const float a = c[j], b = w[j];
-#pragma omp simd
-                                for (int d = 0; d < DIM; d++) key_sums[d] += a * wide(q[d]);
-#pragma omp simd
-                                for (int d = 0; d < DIM; d++) value_sums[d] += b * wide(o[d]);
-                            }
-                        }
-                    }
-                }
-                for (int d = 0; d < DIM; d++) {
-                    change[t * row + (heads + k) * DIM + d] = narrow(key_sums[d]);
-                    change[t * row + (heads + key_heads + k) * DIM + d] = narrow(value_sums[d]);
-                }
-            }
-        }
     }
 }
 

@@ -58,7 +58,10 @@ class _Chosen(torch.autograd.Function):
             )
             grad_hidden[part] = slopes @ weight
             product = slopes.T @ hidden[part]
-            # Chunks are summed in float32 at least; there is mostly one.
-            sums = product if sums is None else sums.to(norms.dtype) + product
+            if len(hidden) <= CHUNK:
+                return grad_hidden, product, None, None, None
+            if sums is None:
+                sums = torch.zeros_like(weight, dtype=norms.dtype)  # float32 at least
+            ctx.kernels.accumulate(sums, product)
         grad_weight = torch.zeros_like(weight) if sums is None else sums.to(weight.dtype)
         return grad_hidden, grad_weight, None, None, None
