@@ -25,7 +25,8 @@ KEYS = re.findall(
     tasks.difficulty tasks.size
     prompt.template prompt.system prompt.max_tokens
     rollout.max_tool_calls rollout.max_completion_tokens rollout.max_observation_tokens
-    rollout.temperature rollout.top_k rollout.top_p rollout.min_p rollout.stop rollout.past_budget rollout.max_requests_past_budget
+    rollout.temperature rollout.top_k rollout.top_p rollout.min_p
+    rollout.stop rollout.past_budget rollout.max_requests_past_budget
     rollout.train_truncated rollout.retries rollout.tool_timeout_s
     sampler.max_sequences sampler.prefill_tokens sampler.cache_gb
     sandbox.timeout_s sandbox.cpu_s sandbox.memory_mb sandbox.output_kb sandbox.workers

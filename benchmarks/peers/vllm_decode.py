@@ -13,7 +13,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 from vllm import LLM, SamplingParams
 
 
-def main(model: str, works: list[dict], repeats: int) -> list[dict]:
+def main(model: str, works: list[dict]) -> list[dict]:
     decodings = [Decoding(**work) for work in works]
     engine = LLM(
         model,
@@ -24,7 +24,7 @@ def main(model: str, works: list[dict], repeats: int) -> list[dict]:
         disable_log_stats=True,
     )
     measure(engine, decodings[0])  # warms up
-    return [measure(engine, d) for d in decodings for _ in range(repeats)]
+    return [measure(engine, d) for d in decodings]
 
 
 def measure(engine, work: Decoding) -> dict:
