@@ -8,14 +8,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help quickstart test lint smoke bench study docs wheel clean
+.PHONY: help quickstart test lint smoke bench bench-smoke study docs wheel clean
 
 help:
-	@echo "make quickstart   train SmolLM2-135M to use Python on this machine (about 12 minutes)"
+	@echo "make quickstart   train SmolLM2-135M to use Python on this machine (about 5 minutes)"
 	@echo "make test         the tests"
 	@echo "make lint         ruff and mypy, as in CI"
 	@echo "make smoke        two steps of the quickstart (within a minute)"
-	@echo "make bench        how fast the sandbox is here, beside fresh interpreters (about 4 minutes)"
+	@echo "make bench        how fast torl is here beside its peers (about 40 minutes, the machine idle)"
+	@echo "make bench-smoke  decoding beside transformers alone (within a minute)"
 	@echo "make study        the slow tests: soaks, kills at random moments (about 15 minutes)"
 	@echo "make docs         the parts of docs/ that are made from the code"
 	@echo "make wheel        build dist/torl-*.whl"
@@ -38,8 +39,13 @@ smoke: $(READY)
 	cd build/smoke && ../../$(BIN)/torl quickstart steps=2 prompts_per_step=4 group_size=4 tasks.test_limit=8
 	test -s build/smoke/runs/quickstart-*/summary.json -a -s build/smoke/runs/quickstart-*/report.html
 
+# Peers get environments of their own under build/bench; without network they are left out.
 bench: $(READY)
 	$(BIN)/torl sandbox bench
+	$(BIN)/python -m benchmarks
+
+bench-smoke: $(READY)
+	$(BIN)/python -m benchmarks --smoke
 
 study: $(READY)
 	$(BIN)/python -m pytest -m slow

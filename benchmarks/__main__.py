@@ -103,7 +103,7 @@ def step(model: str, rounds: int) -> Iterator[Row]:
         nonlocal one
         say("torl takes steps ...")
         (one,) = run(
-            "torl", "torl_step", model=model, work=asdict(work), steps=rounds, calls=[0], pack_tokens=1024
+            "torl", "torl_step", model=model, work=asdict(work), steps=rounds, calls=[0], pack_tokens=1536
         )
         assert one["generated"] == one["trained"] == work.tokens, one
         ours.extend(one["seconds"])
@@ -147,7 +147,7 @@ def step(model: str, rounds: int) -> Iterator[Row]:
 def calls(model: str, rounds: int) -> Iterator[Row]:
     """Steps with one and two tool calls a sample beside steps without."""
     say("torl takes steps with 0, 1 and 2 calls a sample ...")
-    given = {"work": asdict(Step()), "steps": 2 * rounds, "calls": [0, 1, 2], "pack_tokens": 1024}
+    given = {"work": asdict(Step()), "steps": 2 * rounds, "calls": [0, 1, 2], "pack_tokens": 1536}
     without, *with_calls = run("torl", "torl_step", model=model, **given)
     for one, target in zip(with_calls, (1.10, 1.15), strict=True):
         assert one["trained"] == without["trained"], one
@@ -196,7 +196,7 @@ def quickstart(_: str, __: int) -> Iterator[Row]:
         took = time.perf_counter() - start
         (summary,) = Path(folder).glob("runs/*/summary.json")
         found = json.loads(summary.read_text())
-    accuracy = [round(found[when]["builtin"]["accuracy"], 3) for when in ("before", "after")]
+    accuracy = [found["heldout"]["builtin"][when]["accuracy"] for when in ("before", "after")]
     done = f"held-out accuracy {accuracy[0]:.1%} to {accuracy[1]:.1%}"
     yield row("torl quickstart", "five minutes", [took], [300.0], 1.0, done, "s", at_most=True)
 
@@ -211,7 +211,7 @@ def row(  # noqa: PLR0917
     unit: str,
     at_most: bool = False,
 ) -> Row:
-    """Medians and their ratio: how many times faster torl is, or with ``at_most`` its share of the peer's."""
+    """Medians and their ratio: how many times faster torl is; with ``at_most`` its share of the peer's."""
     ours, other = statistics.median(torl), statistics.median(theirs)
     faster = ours / other if unit == "tokens/s" or at_most else other / ours
     return {

@@ -24,6 +24,7 @@ def test_it_finds_something_about_every_part(capsys: pytest.CaptureFixture[str])
         "memory",
         "disk",
         "bf16 matmul",
+        "kernels",
         "gpu",
         "bundled weights",
         "transformers",

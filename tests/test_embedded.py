@@ -7,11 +7,13 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny import ROPES, byte_level_tokenizer, randomise, smollm_shaped_model, tiny_model
 
 from torl.errors import Bug, SamplerFault, TorlError, UserError
+from torl.model import native
 from torl.model.network import Network
 from torl.samplers.base import SamplingParams, Seed
 from torl.samplers.embedded.decoder import Decoder
@@ -108,9 +110,17 @@ SHORT, LONG = ids_of(5, seed=101), ids_of(70, seed=102)
 TURNS: Turns = [(4, SHORT), (4, LONG), (3, ids_of(16, 103)), (3, ids_of(17, 104)), (3, [])]
 
 
+@pytest.fixture(params=["compiled", "plain"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the compiled kernels, where there is a compiler, and without."""
+    if request.param == "plain":
+        monkeypatch.setattr(native, "_library", lambda *_: None)
+
+
 # The same numbers as transformers
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(("family", "fields"), CONFIGURATIONS, ids=str)
 def test_logprobs_equal_a_full_forward(family: str, fields: dict[str, Any]) -> None:
     """Several turns with short and long observations; groups; prompts that share a prefix, one
@@ -348,6 +358,7 @@ def assert_independent(model: Any, prompts: list[list[int]], turns: Turns, sizes
         assert run(alone(model, prompts[n], turns, (n, 1))).bits == crowds[0][n, 1].bits
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("family", "fields"),
@@ -433,6 +444,7 @@ def test_where_a_prompt_is_cut_changes_no_bit(shape: str, dtype: torch.dtype) ->
         assert torch.equal(whole, logits(*cuts)), cuts
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_full_cache_changes_no_bit(dtype: torch.dtype) -> None:
     """Room for little more than the longest sequence: contexts give up their blocks again and again."""
@@ -486,6 +498,23 @@ def test_slots_are_taken_at_the_first_sample_and_given_back() -> None:
         await engine.close()
 
     run(main())
+
+
+def test_many_groups_that_wait_at_once_share_few_slots() -> None:
+    """One session of each group comes first, so every group's prompt is still wanted while others are
+    computed."""
+    model = tiny_model()
+
+    async def main() -> list[Record]:
+        engine = sampler(model, max_sequences=3)
+        groups = [engine.open(ids_of(20 + n, seed=n), [(n, g) for g in range(3)]) for n in range(12)]
+        jobs = [play(group[g], [(3, SHORT), (3, [])]) for g in range(3) for group in groups]
+        records = await asyncio.gather(*jobs)
+        await engine.close()
+        return records
+
+    for record in run(main()):
+        record.assert_equals_transformers(model)
 
 
 def test_who_waits_for_a_slot_gets_it_when_an_idle_session_closes() -> None:
@@ -649,6 +678,50 @@ def test_a_sampler_outlives_an_event_loop_that_was_stopped() -> None:
 
     run(interrupted())
     run(again()).assert_equals_transformers(model)
+
+
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        (SamplingParams(1.0, top_k=3), 3),
+        (SamplingParams(0.7, top_p=0.5), None),
+        (SamplingParams(1.0, min_p=0.3), None),
+        (SamplingParams(1.5, top_k=20, top_p=0.9, min_p=0.05), None),
+    ],
+    ids=str,
+)
+def test_a_restricted_distribution_is_the_one_that_is_drawn_from(
+    params: SamplingParams, kept: int | None
+) -> None:
+    """By the definition, with NumPy: the ids that may be drawn, and their log-probabilities."""
+    model = tiny_model("llama", scale=3.0)
+    prompt = ids_of(20, 1)
+
+    async def main() -> list[Record]:
+        engine = sampler(model, max_sequences=64)
+        sessions = engine.open(prompt, [(n,) for n in range(300)])
+        records = await asyncio.gather(*(play(s, [(1, [])], params) for s in sessions))
+        await engine.close()
+        return records
+
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt])).logits[0, -1].double().numpy() / params.temperature
+    p = np.exp(logits - logits.max())
+    order = np.argsort(-p)
+    if params.top_k:
+        p[order[params.top_k :]] = 0
+    p /= p.sum()
+    if params.top_p < 1:
+        before = np.cumsum(p[order]) - p[order]
+        p[order[before >= params.top_p]] = 0
+    p[p < params.min_p * p.max()] = 0
+    p /= p.sum()
+    assert kept is None or (p > 0).sum() == kept
+    seen = set()
+    for record in run(main()):
+        seen.add(record.ids[-1])
+        assert record.logprobs[0] == pytest.approx(np.log(p[record.ids[-1]]), abs=1e-4)
+    assert len(seen) >= min(3, (p > 0).sum())
 
 
 def test_a_session_does_one_thing_at_a_time() -> None:

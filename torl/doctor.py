@@ -22,6 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from torl.errors import UserError
+from torl.model.native import Native, kernels_for
 from torl.sandbox import Report, Sandbox
 from torl.sandbox.tiers import MEANING
 from torl.weights import BUNDLED, cache_dir, cached_model
@@ -132,7 +133,18 @@ def speed() -> list[Finding]:
     return [
         Finding("fp32 matmul", f"{fp32:,.0f} GFLOP/s{threads}"),
         Finding("bf16 matmul", f"{bf16:,.0f} GFLOP/s{threads}", "warn" if slow else "ok", hint),
+        kernels(),
     ]
+
+
+def kernels() -> Finding:
+    """Whether what lies between matrix products is compiled for this machine."""
+    found = kernels_for(9, 3, 64, torch.bfloat16, torch.device("cpu"))
+    slow = not isinstance(found, Native)
+    hint = (
+        "a C compiler (cc, gcc or clang) makes sampling and learning several times faster" if slow else ""
+    )
+    return Finding("kernels", found.name, "warn" if slow else "ok", hint)
 
 
 def matmul_gflops(dtype: torch.dtype, size: int = 1024, seconds: float = 0.4) -> float:

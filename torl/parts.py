@@ -48,8 +48,9 @@ class Parts:
         return next((t for t in self.agent.tools.values() if isinstance(t, PythonTool)), None)
 
     async def start(self) -> dict[str, str]:
-        """Starts what the tools need; returns what there is to say of them among the run's versions."""
-        return await self.python.start() if self.python else {}
+        """Starts what the tools need; returns what there is to say of all this among the run's versions."""
+        kernels = {"kernels": self.agent.sampler.kernels} if self.agent.sampler.kernels else {}
+        return kernels | (await self.python.start() if self.python else {})
 
     def tool_metrics(self) -> dict[str, float]:
         """What the tools have to say of their calls since the last time."""

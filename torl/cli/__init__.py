@@ -5,6 +5,7 @@ It starts fast: torch and transformers are imported inside the commands that nee
 
 import typer
 
+from torl.cli.bench import bench
 from torl.cli.conversation import chat
 from torl.cli.evaluation import evaluate
 from torl.cli.looking import doctor, recipes, report, show
@@ -29,5 +30,6 @@ app.command()(show)
 app.command()(report)
 app.command()(doctor)
 app.add_typer(sandbox)
+app.add_typer(bench)
 
 __all__ = ["app"]

@@ -88,22 +88,27 @@ class Pack:
 
 
 def packs(samples: Sequence[Sample], tokens: int) -> Iterator[Pack]:
-    """Packs of at most ``tokens`` tokens, samples in their order; one that is longer by itself
-    gets a pack of its own. Samples without trained tokens are left out by the caller."""
+    """Packs of at most ``tokens`` tokens, samples in their order; one that is longer by itself gets a
+    pack of its own. A group, samples of one prompt side by side, is split only when it is longer than
+    a pack. Samples without trained tokens are left out by the caller."""
     return map(build_pack, _fill(samples, tokens))
 
 
 def _fill(samples: Sequence[Sample], tokens: int) -> Iterator[list[Sample]]:
     held: list[Sample] = []
-    size = 0
-    for sample in samples:
-        new_prompt = not held or held[-1].prompt_ids != sample.prompt_ids
-        cost = len(sample.ids) + (len(sample.prompt_ids) if new_prompt else 0)
-        if held and size + cost > tokens:
+    left = tokens
+    for prompt_ids, group in itertools.groupby(samples, key=lambda sample: sample.prompt_ids):
+        members = list(group)
+        if held and len(prompt_ids) + sum(len(sample.ids) for sample in members) > left:
             yield held
-            held, size, cost = [], 0, len(sample.ids) + len(sample.prompt_ids)
-        held.append(sample)
-        size += cost
+            held, left = [], tokens
+        left -= len(prompt_ids)
+        for number, sample in enumerate(members):
+            if number and len(sample.ids) > left:
+                yield held
+                held, left = [], tokens - len(prompt_ids)
+            held.append(sample)
+            left -= len(sample.ids)
     if held:
         yield held
 

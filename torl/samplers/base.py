@@ -53,9 +53,11 @@ class Session(Protocol):
 
 
 class Sampler(Protocol):
-    """Gives sessions. ``version`` counts the updates of the policy it samples from."""
+    """Gives sessions. ``version`` counts the updates of the policy it samples from; ``kernels`` says
+    what computes it, "" where that is its own business."""
 
     version: int
+    kernels: str
 
     def open(self, prompt_ids: Sequence[int], seeds: Sequence[Seed]) -> Sequence[Session]:
         """One session for each seed; they share the prompt's computation."""

@@ -57,6 +57,7 @@ class ScriptedSampler:
     script: Script
     end_ids: frozenset[int] = frozenset()
     version: int = 0
+    kernels: str = ""
     sessions: list[ScriptedSession] = field(default_factory=list)
 
     def open(self, prompt_ids: Sequence[int], seeds: Sequence[Seed]) -> list[ScriptedSession]:

@@ -57,12 +57,15 @@ class EmbeddedSampler:
         self._end_ids = end_ids
         self._max_sequences = max_sequences
         self._prefill_tokens = prefill_tokens
-        slots = 2 * max_sequences + 1  # of sessions, of their prompts, and of the newest prompt
+        slots = 2 * max_sequences + 2  # of sessions, of their prompts, and of others' prompts
         self._decoder: Decoder | ForeignDecoder
         if (why := unsupported(model)) is None:
-            self._decoder = Decoder(Network(model), slots, int(cache_gb * 2**30))
+            network = Network(model)
+            self.kernels = network.kernels.name
+            self._decoder = Decoder(network, slots, int(cache_gb * 2**30))
         else:
             log.warning("%s; so the model's own forward pass is used, which is slower", why)
+            self.kernels = "transformers"
             self._decoder = ForeignDecoder(model, slots)
         self._free_slots = list(range(slots))
         self._waiting: deque[EmbeddedSession] = deque()  # asked for tokens, not yet admitted
@@ -189,7 +192,7 @@ class EmbeddedSampler:
                 continue
             whole = context.missing == 1 or not self._decoder.any_pieces
             count = context.missing if whole else min(context.missing, room)
-            if count == 0 or any(context is planned for planned, _ in work):
+            if count == 0 or (context is not session and any(context is c for c, _ in work)):
                 continue
             if self._reserve(session, context.slot, context.cached + count, work):
                 work.append((context, count))
@@ -211,10 +214,10 @@ class EmbeddedSampler:
         if session.slot is not None:
             return session
         if prompt.missing and prompt.slot is None:
-            self._place(prompt)
+            self._place(prompt, self._free_slot(session, work))
         if prompt.missing:
             return prompt
-        slot = self._free_slots.pop()
+        slot = self._free_slot(session, work)
         if prompt.slot is not None:
             while not self._decoder.cache.fork(prompt.slot, slot, prompt.cached):
                 if not self._preempt(session, work):
@@ -222,6 +225,15 @@ class EmbeddedSampler:
                     return None
         session.slot, session.cached = slot, prompt.cached
         return session
+
+    def _free_slot(self, session: EmbeddedSession, work: Work) -> int:
+        """A slot for a session or its prompt. When none is free, another prompt gives its own up."""
+        if not self._free_slots:
+            busy = [session.prompt, *(context for context, _ in work)]
+            prompt = next(p for p in self._prompts if p not in busy)
+            self._forget(prompt)
+            self._prompts.remove(prompt)
+        return self._free_slots.pop()
 
     def _reserve(self, session: EmbeddedSession, slot: int | None, tokens: int, work: Work) -> bool:
         """Makes room for ``tokens`` in the slot of a session, or of the prompt it waits for."""
@@ -231,9 +243,9 @@ class EmbeddedSampler:
                 return False
         return True
 
-    def _place(self, prompt: Prompt) -> None:
-        """Gives a prompt a slot, with what it shares with the newest one."""
-        prompt.slot = self._free_slots.pop()
+    def _place(self, prompt: Prompt, slot: int) -> None:
+        """Gives a prompt its slot, with what it shares with the newest one."""
+        prompt.slot = slot
         newest = self._prompts[-1] if self._prompts and self._decoder.any_pieces else None
         if newest is not None and newest.slot is not None:
             shared = _common_prefix(newest.ids[: newest.cached], prompt.ids)
