@@ -146,7 +146,7 @@ def inconsistent(result: Result, limits: Limits, tier: str) -> list[str]:
         "an exit code or a signal": (result.exit_code is None) != (result.signal is None),
         "a crash has a signal": result.status != "crashed" or bool(result.signal),
         "a kill is a SIGKILL": not result.status.startswith("timeout_w") or result.signal == 9,
-        f"no failure of the sandbox ({result.reason})": result.status != "sandbox_error" and not result.reason,
+        f"no failure: {result.reason}": result.status != "sandbox_error" and not result.reason,
         "no retry": result.retries == 0,
         "the tier is named": result.tier == (tier if result.run_s else None),
         "not a session": not result.lives,
