@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from torl.insight.examples import heldout_of
+from torl.insight.profile import PARTS, profile
 from torl.insight.stats import slug
 from torl.run import Run
 
@@ -209,13 +210,8 @@ def _time(axes: Axes, curves: Curves) -> None:
     """Bars of each step's seconds, stacked by what they were spent on."""
     rows = [row for row in curves.rows if "time/step_s" in row]
     bottom = [0.0] * len(rows)
-    for name, colour in zip(
-        ("decode", "prefill", "tools", "reward", "update", "other"), _SERIES, strict=True
-    ):
-        if name == "other":
-            heights = [max(0.0, row["time/step_s"] - b) for row, b in zip(rows, bottom, strict=True)]
-        else:
-            heights = [row.get(f"time/{name}_s", 0.0) for row in rows]
+    for name, colour in zip(PARTS, _SERIES, strict=True):
+        heights = [profile([row])[name] for row in rows]
         if any(heights):
             axes.bar([r["step"] for r in rows], heights, 0.85, bottom, color=colour, label=name, lw=0)
         bottom = [b + h for b, h in zip(bottom, heights, strict=True)]

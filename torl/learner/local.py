@@ -48,7 +48,8 @@ class LocalLearner:
         self._pack_tokens = settings.pack_tokens if self._network else 1  # a foreign model takes one sample
         if self._network is None and settings.activation_checkpointing:
             _recompute_activations(model)
-        self._masters = Masters(model, self._network.kernels if self._network else Plain(1, 1, 1))
+        self._kernels = self._network.kernels if self._network else Plain(1, 1, 1)
+        self._masters = Masters(model, self._kernels)
         self._optimizer = torch.optim.AdamW(
             self._masters.by_name.values(),
             lr=settings.lr,
@@ -125,21 +126,20 @@ class LocalLearner:
         hidden = network.run(
             pack.ids.to(device),
             pack.positions.to(device),
-            lambda _, qkv: network.kernels.attend_tree(qkv, pack.tree),
+            lambda _, qkv: self._kernels.attend_tree(qkv, pack.tree),
             recompute=self._settings.activation_checkpointing,
         )
         head, targets = self.model.get_output_embeddings().weight, pack.targets.to(device)
         chosen = hidden[pack.source.to(device)]
-        return chosen_logprobs(chosen, head, targets, self._temperature, network.kernels)
+        return chosen_logprobs(chosen, head, targets, self._temperature, self._kernels)
 
     def _forward_foreign(self, pack: Pack) -> tuple[Tensor, Tensor]:
         """The same by the model's own forward pass, of a pack that holds one sample."""
         device = self.model.device
         logits = self.model(input_ids=pack.ids[None].to(device), use_cache=False).logits[0]
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        rows = torch.log_softmax(logits[pack.source.to(device)].to(wide) / self._temperature, -1)
-        entropy = -torch.xlogy(rows.detach().exp(), rows.detach().exp()).sum(-1)
-        return rows.gather(1, pack.targets.to(device)[:, None]).squeeze(1), entropy
+        rows, targets = logits[pack.source.to(device)], pack.targets.to(device)
+        chosen, entropy, _ = self._kernels.logprobs(rows, targets, self._temperature)
+        return chosen, entropy.detach()
 
     def _apply(self, totals: "_Totals") -> None:
         """Clips the gradient and updates; skips the update when the gradient is not finite."""

@@ -40,9 +40,10 @@ def restrict(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p
     if 0 < top_k < len(scaled):
         scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[-1], float("-inf"))
     if top_p < 1:
-        ordered = scaled.softmax(-1).sort(descending=True).values
+        probabilities = scaled.softmax(-1)
+        ordered = probabilities.sort(descending=True).values
         enough = int((ordered.cumsum(-1) < top_p).sum().clamp(max=len(ordered) - 1))
-        scaled = scaled.masked_fill(scaled.softmax(-1) < ordered[enough], float("-inf"))
+        scaled = scaled.masked_fill(probabilities < ordered[enough], float("-inf"))
     if min_p > 0:
         scaled = scaled.masked_fill(scaled < scaled.max() + math.log(min_p), float("-inf"))
     return logits.masked_fill(scaled == float("-inf"), float("-inf"))
