@@ -120,19 +120,16 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 # The same numbers as transformers
 
 
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize(("family", "fields"), CONFIGURATIONS, ids=str)
-def test_logprobs_equal_a_full_forward(family: str, fields: dict[str, Any]) -> None:
+def assert_logprobs_equal_a_full_forward(model: Any, turns: Turns, max_sequences: int) -> None:
     """Several turns with short and long observations; groups; prompts that share a prefix, one
     of a single id, one longer than a prefill chunk; a temperature."""
-    model = tiny_model(family, **fields)
     shared = ids_of(30, seed=1)
     prompts = [shared, shared[:20] + ids_of(9, seed=2), [7], shared + ids_of(90, seed=3), shared[:8]]
 
     async def main() -> list[Record]:
-        engine = sampler(model, max_sequences=16, prefill_tokens=50)
+        engine = sampler(model, max_sequences=max_sequences, prefill_tokens=50)
         sessions = [s for n, p in enumerate(prompts) for s in engine.open(p, [(n, 0), (n, 1)])]
-        records = await asyncio.gather(*(play(s, TURNS, SamplingParams(0.8)) for s in sessions))
+        records = await asyncio.gather(*(play(s, turns, SamplingParams(0.8)) for s in sessions))
         await engine.close()
         return records
 
@@ -140,6 +137,12 @@ def test_logprobs_equal_a_full_forward(family: str, fields: dict[str, Any]) -> N
     for record in records:
         record.assert_equals_transformers(model, temperature=0.8)
     assert len({tuple(r.ids) for r in records}) == len(records)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(("family", "fields"), CONFIGURATIONS, ids=str)
+def test_logprobs_equal_a_full_forward(family: str, fields: dict[str, Any]) -> None:
+    assert_logprobs_equal_a_full_forward(tiny_model(family, **fields), TURNS, max_sequences=16)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])

@@ -1,6 +1,5 @@
 """Models outside the fast path: the same sampler and learner, by transformers' own forward pass."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -8,8 +7,14 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.learner_kit import BATCH, Gradients, batch_of, gradients, learner, reference_loss, relative_error
-from tests.test_embedded import LONG, SHORT, Record, Turns, assert_independent, ids_of, play, run, sampler
-from torl.samplers.base import SamplingParams
+from tests.test_embedded import (
+    LONG,
+    SHORT,
+    Turns,
+    assert_independent,
+    assert_logprobs_equal_a_full_forward,
+    ids_of,
+)
 
 SMALL = {"vocab_size": 300, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 LAYERS = {
@@ -35,21 +40,7 @@ def foreign(family: str, dtype: torch.dtype = torch.float32) -> Any:
 
 @pytest.mark.parametrize("family", MODELS)
 def test_logprobs_equal_a_full_forward(family: str, caplog: pytest.LogCaptureFixture) -> None:
-    model = foreign(family)
-    shared = ids_of(30, seed=1)
-    prompts = [shared, shared[:20] + ids_of(9, seed=2), [7], shared + ids_of(90, seed=3)]
-
-    async def main() -> list[Record]:
-        engine = sampler(model, max_sequences=6, prefill_tokens=50)
-        sessions = [s for n, p in enumerate(prompts) for s in engine.open(p, [(n, 0), (n, 1)])]
-        records = await asyncio.gather(*(play(s, TURNS, SamplingParams(0.8)) for s in sessions))
-        await engine.close()
-        return records
-
-    records = run(main())
-    for record in records:
-        record.assert_equals_transformers(model, temperature=0.8)
-    assert len({tuple(r.ids) for r in records}) == len(records)
+    assert_logprobs_equal_a_full_forward(foreign(family), TURNS, max_sequences=6)
     assert "own forward pass is used, which is slower" in caplog.text
 
 

@@ -8,18 +8,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from torl.cli.shared import Commands, console, say
+from torl.cli.shared import Overrides, console, group, say
 from torl.config import load_recipe
 from torl.insight.profile import PARTS, profile
 from torl.run import Run
 
-bench = typer.Typer(
-    name="bench",
-    help="Where a run's time goes.",
-    cls=Commands,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+bench = group("bench", "Where a run's time goes.")
 
 
 @bench.command("profile")
@@ -27,9 +21,7 @@ def profile_command(
     recipe_or_run: Annotated[
         str, typer.Argument(metavar="[RECIPE_OR_RUN]", help="A recipe to take steps of, or a run to read.")
     ] = "quickstart",
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe.")
-    ] = None,
+    overrides: Overrides = None,
     *,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to take, the first not counted.")] = 4,
     as_json: Annotated[bool, typer.Option("--json", help="Print the seconds as JSON.")] = False,

@@ -10,17 +10,11 @@ from typing import Annotated, get_args
 
 import typer
 
-from torl.cli.shared import Commands, console, say
+from torl.cli.shared import console, group, say
 from torl.errors import UserError
 from torl.sandbox import Limits, Report, Sandbox, Tier
 
-sandbox = typer.Typer(
-    name="sandbox",
-    help="Run untrusted Python: once, as a service, or to see how fast it goes.",
-    cls=Commands,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+sandbox = group("sandbox", "Run untrusted Python: once, as a service, or to see how fast it goes.")
 
 TierOption = Annotated[
     str, typer.Option("--tier", help='"auto", or one of A, B, C, D, unsafe (docs/sandbox.md).')

@@ -42,6 +42,11 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from error
 
 
+def group(name: str, about: str) -> typer.Typer:
+    """Commands under a name, as ``torl sandbox``."""
+    return typer.Typer(name=name, help=about, cls=Commands, no_args_is_help=True, rich_markup_mode=None)
+
+
 def complain(message: str) -> None:
     """An error in red, on standard error. Lines are not broken: paths stay whole."""
     Console(stderr=True, highlight=False).print(
