@@ -89,6 +89,20 @@ def test_packs_keep_order_and_budget_and_compute_a_prompt_once(samples: list[Sam
         assert len(whole.ids) <= at_most
 
 
+@quick
+@given(sample_sets(), st.integers(1, 80))
+def test_a_pack_is_closed_only_where_the_next_group_would_not_fit(
+    samples: list[Sample], tokens: int
+) -> None:
+    groups = [list(g) for _, g in itertools.groupby(samples, key=lambda s: s.prompt_ids)]
+    starts = {sum(map(len, groups[:n])): group for n, group in enumerate(groups)}
+    at = 0
+    for held, after in itertools.pairwise(_fill(samples, tokens)):
+        at += len(held)
+        more = starts.get(at, after[:1])  # a group that began in the pack before goes on sample by sample
+        assert len(build_pack([*held, *more]).ids) > tokens
+
+
 def _packs_with_samples(samples: list[Sample], tokens: int) -> Any:
     filled = list(_fill(samples, tokens))
     assert [one for held in filled for one in held] == samples

@@ -39,6 +39,11 @@ class Sample:
         return sum(self.loss_mask)
 
     @property
+    def fed(self) -> list[int]:
+        """The ids of a forward pass: the last predicts nothing."""
+        return self.ids[:-1]
+
+    @property
     def has_signal(self) -> bool:
         return any(a != 0 for a, m in zip(self.advantages, self.loss_mask, strict=True) if m)
 
@@ -96,21 +101,30 @@ def packs(samples: Sequence[Sample], tokens: int) -> Iterator[Pack]:
 
 def _fill(samples: Sequence[Sample], tokens: int) -> Iterator[list[Sample]]:
     held: list[Sample] = []
-    left = tokens
+    prompts: list[list[int]] = []
+    behind = 0  # ids of the held completions
     for prompt_ids, group in itertools.groupby(samples, key=lambda sample: sample.prompt_ids):
         members = list(group)
-        if held and len(prompt_ids) + sum(len(sample.ids) for sample in members) > left:
+        whole = _prompt_tokens([*prompts, prompt_ids]) + behind + sum(len(s.fed) for s in members)
+        if held and whole > tokens:
             yield held
-            held, left = [], tokens
-        left -= len(prompt_ids)
-        for number, sample in enumerate(members):
-            if number and len(sample.ids) > left:
+            held, prompts, behind = [], [], 0
+        prompts.append(prompt_ids)
+        ahead = _prompt_tokens(prompts)
+        for sample in members:
+            if held and ahead + behind + len(sample.fed) > tokens:
                 yield held
-                held, left = [], tokens - len(prompt_ids)
+                held, prompts, behind, ahead = [], [prompt_ids], 0, len(prompt_ids)
             held.append(sample)
-            left -= len(sample.ids)
+            behind += len(sample.fed)
     if held:
         yield held
+
+
+def _prompt_tokens(prompts: list[list[int]]) -> int:
+    """Tokens that the prompts of one pack take."""
+    shared = _shared_head(prompts)
+    return shared + sum(len(prompt) - shared for prompt in prompts)
 
 
 def build_pack(samples: Sequence[Sample]) -> Pack:
@@ -122,23 +136,19 @@ def build_pack(samples: Sequence[Sample]) -> Pack:
     for sample in samples:
         if sample.prompt_ids != prompt_ids:
             prompt, prompt_ids = layout.add(sample.prompt_ids[shared:], parent=head), sample.prompt_ids
-        # The last id predicts nothing, so it is not fed.
-        layout.add(sample.ids[:-1], parent=prompt)
+        layout.add(sample.fed, parent=prompt)
         layout.train(sample, prompt)
     return layout.pack()
 
 
 def _shared_head(prompts: list[list[int]]) -> int:
     """How many ids all prompts begin with. All of it, when there is one prompt only."""
-    first, shared = prompts[0], len(prompts[0])
-    for prompt in prompts[1:]:
-        n = 0
-        while n < min(shared, len(prompt)) and prompt[n] == first[n]:
-            n += 1
-        shared = n
-    if all(p == first for p in prompts):
-        return shared
-    return min(shared, min(len(p) for p in prompts) - 1)  # each rest keeps an id to predict from
+    first, last = min(prompts), max(prompts)  # in the order of a dictionary, so all others lie between
+    if first == last:
+        return len(first)
+    same = (a == b for a, b in zip(first, last, strict=False))
+    shared = sum(itertools.takewhile(bool, same))
+    return min(shared, min(map(len, prompts)) - 1)  # each rest keeps an id to predict from
 
 
 class _Layout:
@@ -167,7 +177,7 @@ class _Layout:
 
     def train(self, sample: Sample, prompt: int) -> None:
         """Notes the trained ids of a sample: id n is predicted by id n-1, the first by the prompt."""
-        first = len(self.ids) - (len(sample.ids) - 1 if sample.ids else 0)
+        first = len(self.ids) - len(sample.fed)
         self.has_old &= sample.old_logprobs is not None
         old = sample.old_logprobs or sample.sampler_logprobs
         rows = zip(
