@@ -62,9 +62,9 @@ def test_samples_without_signal_count_in_the_denominator_and_cost_nothing(
     one, four = learner(model, Gradients, pack_tokens=tokens), learner(model, Gradients, pack_tokens=tokens)
     fed: list[int] = []
     for subject in (one, four):
-        run = subject._network.run
+        run = subject._forward.network.run
         monkeypatch.setattr(
-            subject._network,
+            subject._forward.network,
             "run",
             lambda ids, *rest, run=run, **more: (fed.append(len(ids)), run(ids, *rest, **more))[1],
         )

@@ -51,14 +51,14 @@ def test_a_batch_without_signal_changes_nothing_and_is_counted() -> None:
 
 def poison(patch: pytest.MonkeyPatch, subject: Any, value: float) -> None:
     """One hidden number that is not finite."""
-    run = subject._network.run
+    run = subject._forward.network.run
 
     def spoiled(*arguments: Any, **more: Any) -> Tensor:
         output: Tensor = run(*arguments, **more).clone()
         output[-1, 0] = value
         return output
 
-    patch.setattr(subject._network, "run", spoiled)
+    patch.setattr(subject._forward.network, "run", spoiled)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
@@ -163,9 +163,9 @@ def test_recomputed_activations_give_the_same_gradients(
     model = tiny_model(family, **fields)
     recomputing = learner(model, Gradients, activation_checkpointing=True, pack_tokens=12)
     calls: list[int] = []
-    layer = recomputing._network._layer
+    layer = recomputing._forward.network._layer
     monkeypatch.setattr(
-        recomputing._network, "_layer", lambda n, *rest: (calls.append(n), layer(n, *rest))[1]
+        recomputing._forward.network, "_layer", lambda n, *rest: (calls.append(n), layer(n, *rest))[1]
     )
     plain.update(batch_of(*BATCH))
     recomputing.update(batch_of(*BATCH))

@@ -32,7 +32,10 @@ KEYS = re.findall(
     sandbox.timeout_s sandbox.cpu_s sandbox.memory_mb sandbox.output_kb sandbox.workers
     sandbox.tier sandbox.state sandbox.last_value sandbox.python sandbox.preload sandbox.urls
     correctness.right correctness.wrong correctness.timeout_s correctness.workers
-    algorithm.advantage algorithm.clip_low algorithm.clip_high
+    algorithm.advantage algorithm.per_part algorithm.loss algorithm.aggregation
+    algorithm.clip_low algorithm.clip_high algorithm.dual_clip
+    algorithm.entropy_coef algorithm.kl_coef algorithm.kl algorithm.kl_in
+    algorithm.off_policy algorithm.off_policy_level algorithm.off_policy_bound
     algorithm.mini_batches algorithm.epochs algorithm.old_logprobs
     learner.lr learner.warmup_steps learner.decay_steps learner.weight_decay learner.beta1 learner.beta2
     learner.max_grad_norm learner.pack_tokens learner.activation_checkpointing learner.max_bad_updates

@@ -12,17 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from torl.algorithms.settings import ALONE, Algorithm
 from torl.errors import UserError
 from torl.imports import nearest
 from torl.sandbox.types import Tier
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, values are not coerced loosely."""
-
-    model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
+from torl.section import Section
 
 
 class Tasks(Section):
@@ -151,26 +147,6 @@ class Correctness(Section):
     """Processes that check answers."""
 
 
-ADVANTAGES = ("grpo", "dr_grpo")
-"""The names in torl/algorithms/advantages.py, known here without importing torch."""
-
-
-class Algorithm(Section):
-    advantage: str = "grpo"
-    """How rewards of a group become advantages: "grpo", "dr_grpo" (no division by the standard
-    deviation), or the import path of a function from rewards (G,) to advantages (G,)."""
-    clip_low: float = Field(0.2, ge=0)
-    """PPO clip: the ratio is clipped below at 1 - clip_low."""
-    clip_high: float = Field(0.2, ge=0)
-    """PPO clip: the ratio is clipped above at 1 + clip_high (DAPO: 0.28)."""
-    mini_batches: int = Field(1, gt=0)
-    """Optimizer updates that one batch is split into."""
-    epochs: int = Field(1, gt=0)
-    """Passes over one batch."""
-    old_logprobs: Literal["learner", "sampler"] = "learner"
-    """With more than one update a batch: who gives the log-probabilities of the ratio."""
-
-
 class Learner(Section):
     lr: float = Field(1e-6, gt=0)
     """AdamW's learning rate."""
@@ -257,22 +233,17 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> "Recipe":
-        if self.group_size < 2 and ":" not in self.algorithm.advantage:
+        advantage = self.algorithm.advantage
+        if self.group_size < 2 and ":" not in advantage and advantage not in ALONE:
             raise ValueError(
-                "group_size: 1 gives GRPO no group to compare with (every advantage is 0); "
-                "use at least 2, usually 8 or 16"
+                f"group_size: 1 gives {advantage} no group to compare with (every advantage is 0); use at "
+                f"least 2, usually 8 or 16, or algorithm.advantage={' or '.join(ALONE)}"
             )
         if self.rollout.max_observation_tokens >= self.rollout.max_completion_tokens and self.tools:
             raise ValueError(
                 f"rollout.max_observation_tokens={self.rollout.max_observation_tokens} leaves no room "
                 f"in rollout.max_completion_tokens={self.rollout.max_completion_tokens}, which counts "
                 "observations too; lower the first or raise the second"
-            )
-        advantage = self.algorithm.advantage
-        if ":" not in advantage and advantage not in ADVANTAGES:
-            raise ValueError(
-                f"algorithm.advantage: none named {advantage!r}.{nearest(advantage, list(ADVANTAGES))} "
-                f"Known: {', '.join(ADVANTAGES)}; or an import path, pkg.module:function"
             )
         samples = self.prompts_per_step * self.group_size
         if self.algorithm.mini_batches > samples:
@@ -413,4 +384,4 @@ def _elsewhere(key: str) -> list[str]:
     return found + difflib.get_close_matches(key, list(Recipe.model_fields), n=1)
 
 
-__all__ = ["Recipe", "builtin_recipes", "load_recipe"]
+__all__ = ["Algorithm", "Recipe", "Section", "builtin_recipes", "load_recipe"]
