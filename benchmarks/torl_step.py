@@ -27,7 +27,7 @@ from torl.samplers.embedded.engine import EmbeddedSampler
 from torl.samplers.embedded.session import EmbeddedSession
 from torl.tokens import Vocabulary
 from torl.tools.python import PythonTool
-from torl.algorithms.credit import give_advantages
+from torl.credit import give_advantages
 from torl.types import Task, Trajectory
 from torl.weights import load_model_and_tokenizer
 

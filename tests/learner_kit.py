@@ -146,7 +146,7 @@ class Gradients(LocalLearner):
         self.seen: list[dict[str, Tensor]] = []
 
     def _apply(self, totals: Totals) -> None:
-        masters = self._masters.by_name.items()
+        masters = self._optimizer.masters.items()
         self.seen.append({n: m.grad.clone() for n, m in masters if m.grad is not None})
         if self.halt:
             totals.add_update(0.0, 0.0)

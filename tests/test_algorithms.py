@@ -28,11 +28,11 @@ from torl.algorithms.advantages import (
     rloo,
 )
 from torl.algorithms.aggregation import AGGREGATIONS
-from torl.algorithms.credit import give_advantages
 from torl.algorithms.gae import explained_variance, gae, gae_by_turn, value_loss, whiten
 from torl.algorithms.kl import KL
 from torl.algorithms.losses import LOSSES, Tokens, loss_named
 from torl.algorithms.off_policy import CORRECTIONS, ratios
+from torl.credit import give_advantages
 from torl.types import Group, Task, Trajectory
 
 fields = config.Algorithm.model_fields

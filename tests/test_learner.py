@@ -114,8 +114,8 @@ def test_the_loss_of_what_was_rewarded_falls() -> None:
 
 def count_steps(subject: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     steps: list[int] = []
-    original = subject._optimizer.step
-    monkeypatch.setattr(subject._optimizer, "step", lambda: (steps.append(1), original())[1])
+    original = subject._optimizer.adamw.step
+    monkeypatch.setattr(subject._optimizer.adamw, "step", lambda: (steps.append(1), original())[1])
     return steps
 
 

@@ -114,7 +114,7 @@ def subject_of(options: dict[str, Any], tokens: int = 10_000, **fields: Any) -> 
     algorithm = Algorithm(**options)
     reference = REFERENCE if algorithm.kl_coef else None
     rollout = Rollout(max_completion_tokens=LONGEST, max_observation_tokens=4)
-    return Gradients(MODEL, algorithm, Learner(pack_tokens=tokens, **fields), rollout, reference)
+    return Gradients(MODEL, algorithm, Learner(pack_tokens=tokens, **fields), rollout, reference=reference)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -202,6 +202,6 @@ def test_metrics_of_the_ratio_to_the_sampler() -> None:
 def test_the_divergence_from_itself_is_nothing() -> None:
     rollout = Rollout(max_completion_tokens=LONGEST, max_observation_tokens=4)
     model = model_of()
-    subject = LocalLearner(model, Algorithm(kl_coef=0.1), Learner(lr=1e-3), rollout, model_of())
+    subject = LocalLearner(model, Algorithm(kl_coef=0.1), Learner(lr=1e-3), rollout, reference=model_of())
     assert subject.update(batch_of(*BATCH))["loss/kl"] == pytest.approx(0, abs=1e-12)
     assert subject.update(batch_of(*BATCH))["loss/kl"] > 0

@@ -37,6 +37,8 @@ KEYS = re.findall(
     algorithm.entropy_coef algorithm.kl_coef algorithm.kl algorithm.kl_in
     algorithm.off_policy algorithm.off_policy_level algorithm.off_policy_bound
     algorithm.mini_batches algorithm.epochs algorithm.old_logprobs
+    critic.backbone critic.lr critic.clip critic.warmup_updates critic.gamma critic.gae_lambda
+    critic.by_turn critic.whiten
     learner.lr learner.warmup_steps learner.decay_steps learner.weight_decay learner.beta1 learner.beta2
     learner.max_grad_norm learner.pack_tokens learner.activation_checkpointing learner.max_bad_updates
     eval.every eval.before eval.temperature

@@ -26,7 +26,7 @@ from tests.train_kit import (
 )
 from torl import config
 from torl.algorithms.advantages import each, grpo
-from torl.algorithms.credit import give_advantages
+from torl.credit import give_advantages
 from torl.errors import UserError, WorldFault
 from torl.insight.catalog import lookup
 from torl.learner.batch import Batch, sample_of

@@ -22,8 +22,8 @@ import torch
 from tests.learner_kit import single_thread
 from tests.tiny import byte_level_tokenizer, tiny_model
 from torl.algorithms.advantages import each, grpo
-from torl.algorithms.credit import give_advantages
 from torl.config import Recipe
+from torl.credit import give_advantages
 from torl.insight.store import read_trajectories
 from torl.learner.local import LocalLearner
 from torl.parts import Parts, build

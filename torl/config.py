@@ -14,7 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from torl.algorithms.settings import ALONE, Algorithm
+from torl.algorithms.settings import ALONE, Algorithm, Critic
 from torl.errors import UserError
 from torl.imports import nearest
 from torl.sandbox.types import Tier
@@ -218,6 +218,7 @@ class Recipe(Section):
     sandbox: Sandbox = Sandbox()
     correctness: Correctness = Correctness()
     algorithm: Algorithm = Algorithm()
+    critic: Critic = Critic()
     learner: Learner = Learner()
     eval: Eval = Eval()
     checkpoint: Checkpoint = Checkpoint()
@@ -384,4 +385,4 @@ def _elsewhere(key: str) -> list[str]:
     return found + difflib.get_close_matches(key, list(Recipe.model_fields), n=1)
 
 
-__all__ = ["Algorithm", "Recipe", "Section", "builtin_recipes", "load_recipe"]
+__all__ = ["Algorithm", "Critic", "Recipe", "Section", "builtin_recipes", "load_recipe"]

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 from torl.algorithms.advantages import advantage_named
-from torl.algorithms.credit import give_advantages
 from torl.algorithms.losses import loss_named
 from torl.config import Recipe
+from torl.credit import credit_for
 from torl.errors import UserError, WorldFault
 from torl.evaluate import measure
 from torl.insight.metrics import rollout_metrics
@@ -37,8 +37,7 @@ TRAINING = 0  # first number of training's random streams; an evaluation's is 1
 async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any], stop: Stop) -> None:
     """Rolls out, judges, updates, until the recipe's steps are done or ``stop`` is asked for."""
     recipe, sampler = run.recipe, parts.agent.sampler
-    advantage = advantage_named(recipe.algorithm.advantage)
-    weights = recipe.rewards if recipe.algorithm.per_part else None
+    credit = credit_for(recipe, learner.ref_logprobs)
     stream = TaskStream(parts.tasks.train, recipe.prompts_per_step, recipe.seed)
     with Progress(recipe.steps, state["step"]) as progress:
         started = await parts.start()
@@ -63,7 +62,7 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
                     retries=recipe.rollout.retries,
                 )
             clock.lap("time/rollout_s")
-            give_advantages(groups, advantage, weights)
+            credit(groups)
             trajectories = _kept(groups, step)
             batch = Batch([sample_of(t, recipe.rollout.train_truncated) for t in trajectories])
             metrics = rollout_metrics(groups) | parts.tool_metrics() | learner.update(batch)
@@ -136,7 +135,12 @@ def train(
                 run.forget()
             raise
         learner = LocalLearner(
-            parts.model, recipe.algorithm, recipe.learner, recipe.rollout, reference(recipe, parts.model)
+            parts.model,
+            recipe.algorithm,
+            recipe.learner,
+            recipe.rollout,
+            reference=reference(recipe, parts.model),
+            critic=recipe.critic,
         )
         if checkpoint:
             learner.load(checkpoint, state["updates"])

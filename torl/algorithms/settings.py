@@ -76,6 +76,11 @@ class Algorithm(Section):
     """With more than one update a batch: who gives the log-probabilities of the ratio."""
 
     @property
+    def has_critic(self) -> bool:
+        """Advantages are those of GAE, over a critic's values."""
+        return self.advantage == "gae"
+
+    @property
     def on_policy(self) -> bool:
         """One update a batch: the ratio of new to old is 1 throughout."""
         return self.mini_batches * self.epochs == 1
@@ -92,6 +97,28 @@ class Algorithm(Section):
     def warnings(self) -> list[str]:
         """What is possible, and hardly meant."""
         return [why for dubious, why in _DUBIOUS if dubious(self)]
+
+
+class Critic(Section):
+    backbone: Literal["own", "shared"] = "own"
+    """Where the value head stands: on a copy of the policy that learns with it (as much memory again as the
+    policy's weights, gradients and optimizer state), or on the policy itself, where the head alone
+    learns."""
+    lr: float = Field(1e-5, gt=0)
+    """AdamW's learning rate for the critic."""
+    clip: float = Field(0.2, ge=0)
+    """A value moves at most so far from what it was before the batch, as its loss sees it (0: no clip)."""
+    warmup_updates: int = Field(0, ge=0)
+    """Updates of the critic that come before the policy's first. A batch that begins with fewer trains the
+    critic alone."""
+    gamma: float = Field(1.0, ge=0, le=1)
+    """Discount, by token or by turn."""
+    gae_lambda: float = Field(1.0, ge=0, le=1)
+    """GAE's lambda: 1 trusts returns, 0 the critic."""
+    by_turn: bool = False
+    """A step of GAE is a turn, not a token: the tokens of one turn share their advantage."""
+    whiten: bool = True
+    """Advantages of a batch are brought to mean 0 and deviation 1."""
 
 
 def _known(key: str, name: str, names: tuple[str, ...]) -> None:

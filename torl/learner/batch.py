@@ -11,9 +11,10 @@ trajectory (torl.model.tree); so each trajectory's numbers are those it has alon
 of a pack, M trained tokens of it.
 """
 
+import bisect
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -36,6 +37,9 @@ class Sample:
     sampler_logprobs: list[float]
     old_logprobs: list[float] | None = None
     ref_logprobs: list[float] | None = None
+    values: list[float] | None = None  # the critic's, and the returns that it learns
+    returns: list[float] | None = None
+    turn_ends: list[int] = field(default_factory=list)  # where each turn's sampled ids end
     weight: float = 1.0  # of its tokens' losses (torl/algorithms/aggregation.py)
 
     @property
@@ -46,6 +50,11 @@ class Sample:
     def trained(self) -> list[int]:
         """Where ids train, as positions in ``ids``."""
         return [n for n, trains in enumerate(self.loss_mask) if trains]
+
+    @property
+    def turns(self) -> list[int]:
+        """For each trained id the number of its turn."""
+        return [bisect.bisect_right(self.turn_ends, n) for n in self.trained]
 
     @property
     def fed(self) -> list[int]:
@@ -84,6 +93,7 @@ def sample_of(trajectory: Trajectory, train_truncated: bool = True) -> Sample:
         loss_mask=trajectory.loss_mask if trains else [0] * len(trajectory.ids),
         advantages=[trajectory.advantage] * len(trajectory.ids),
         sampler_logprobs=trajectory.sampler_logprobs,
+        turn_ends=[turn.end for turn in trajectory.turns],
     )
 
 
@@ -97,11 +107,13 @@ class Pack:
     source: Tensor  # (M,) index into the T tokens
     targets: Tensor  # (M,)
     trajectory: Tensor  # (M,) number of the sample in the pack
-    weights: Tensor  # (M,) float64, as are the next four: the loss takes its own dtype
+    weights: Tensor  # (M,) float64, as are the next six: the loss takes its own dtype
     advantages: Tensor  # (M,)
     sampler_logprobs: Tensor  # (M,)
     old_logprobs: Tensor | None  # (M,)
     ref_logprobs: Tensor | None  # (M,)
+    values: Tensor | None  # (M,)
+    returns: Tensor | None  # (M,)
 
 
 def packs(samples: Sequence[Sample], tokens: int) -> Iterator[Pack]:
@@ -206,6 +218,8 @@ class _Layout:
             sampler_logprobs=self._numbers([s.sampler_logprobs for s in self.samples]),
             old_logprobs=self._if_all([s.old_logprobs for s in self.samples]),
             ref_logprobs=self._if_all([s.ref_logprobs for s in self.samples]),
+            values=self._if_all([s.values for s in self.samples]),
+            returns=self._if_all([s.returns for s in self.samples]),
         )
 
     def _numbers(self, of_each: Sequence[list[float]]) -> Tensor:

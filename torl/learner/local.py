@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from torl import config
 from torl.algorithms.aggregation import AGGREGATIONS
 from torl.errors import UserError
 from torl.learner.batch import Batch, Sample, packs
+from torl.learner.critic import Critic
 from torl.learner.forward import Forward
-from torl.learner.masters import Masters
 from torl.learner.objective import Objective
+from torl.learner.optimizer import Optimizer
 from torl.learner.totals import Totals
 from torl.memory import keep_freed_memory
 
@@ -34,7 +33,9 @@ class LocalLearner:
         algorithm: config.Algorithm,
         settings: config.Learner,
         rollout: config.Rollout | None = None,
+        *,
         reference: Any = None,
+        critic: config.Critic | None = None,
     ) -> None:
         rollout = rollout or config.Rollout()
         self.model = model
@@ -48,14 +49,8 @@ class LocalLearner:
         self._forward = Forward(model, *forward, settings.activation_checkpointing)
         self._reference = Forward(reference, *forward) if reference is not None else None
         self._objective = Objective(algorithm)
-        self._masters = Masters(model, self._forward.kernels)
-        self._optimizer = torch.optim.AdamW(
-            self._masters.by_name.values(),
-            lr=settings.lr,
-            betas=(settings.beta1, settings.beta2),
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        self._optimizer = Optimizer(model, self._forward.kernels, settings, settings.lr)
+        self._critic = Critic(model, critic or config.Critic(), settings) if algorithm.has_critic else None
 
     def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
         """For each sample, the current log-probability of each of its ids; 0.0 where it does
@@ -71,6 +66,7 @@ class LocalLearner:
         """``epochs`` passes over ``mini_batches`` parts of the batch, one optimizer update for
         each. Returns metrics; those of the tokens are means over trained tokens."""
         samples = [s for s in batch.samples if s.trained_tokens]
+        judged = self._critic.judge(samples) if self._critic else {}
         matter = [s for s in samples if self._matters(s)]
         if not self._algorithm.on_policy:
             self._fix_old_logprobs(matter)
@@ -78,10 +74,16 @@ class LocalLearner:
             for sample, values in zip(matter, self.ref_logprobs(matter), strict=True):
                 sample.ref_logprobs = values
         totals = Totals()
+        policy_waits = self._critic is not None and self._critic.warming_up
         for _ in range(self._algorithm.epochs):
             for part in Batch(samples).split(self._algorithm.mini_batches):
-                self._step(part, totals)
-        return totals.means() | {"learner/trained_tokens": float(batch.trained_tokens)}
+                if policy_waits:
+                    totals.skip("critic/warmup_updates")
+                else:
+                    self._step(part, totals)
+                if self._critic:
+                    self._critic.step(part.samples, totals)
+        return totals.means() | judged | {"learner/trained_tokens": float(batch.trained_tokens)}
 
     def _matters(self, sample: Sample) -> bool:
         """Whether the loss of the sample has a gradient."""
@@ -107,27 +109,23 @@ class LocalLearner:
         if not samples:
             totals.skip("learner/no_signal_updates")
             return
-        self._masters.begin()
+        self._optimizer.begin()
         for pack in packs(samples, self._forward.pack_tokens):
             loss = self._objective(pack, *self._forward(pack), denominator, totals)
             loss.backward()  # type: ignore[no-untyped-call]
-            self._masters.collect()
+            self._optimizer.collect()
         self._apply(totals)
 
     def _apply(self, totals: Totals) -> None:
-        """Clips the gradient and updates; skips the update when the gradient is not finite."""
-        norm = torch.nn.utils.clip_grad_norm_(self._masters.by_name.values(), self._settings.max_grad_norm)
+        """Updates the weights; counts the update as skipped when the gradient is not finite."""
         lr = self._settings.lr * schedule(self.updates, self._settings)
-        if not math.isfinite(float(norm)):
+        norm = self._optimizer.apply(lr)
+        if not math.isfinite(norm):
             self._skip(totals)
             return
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        self._optimizer.step()
-        self._masters.publish()
         self.updates += 1
         self._bad_updates = 0
-        totals.add_update(float(norm), lr)
+        totals.add_update(norm, lr)
 
     def _skip(self, totals: Totals) -> None:
         totals.skip("learner/skipped_updates")
@@ -144,31 +142,15 @@ class LocalLearner:
     def save(self, folder: Path) -> None:
         """Writes masters and optimizer state; the model itself is saved as a Hugging Face
         folder by the caller."""
-        tensors = {}
-        for name, master in self._masters.by_name.items():
-            tensors[f"master.{name}"] = master.detach()
-            for key, value in self._optimizer.state.get(master, {}).items():
-                tensors[f"{key}.{name}"] = value
-        contiguous = {k: v.contiguous().clone() for k, v in tensors.items()}
-        save_file(contiguous, folder / "learner.safetensors")
+        self._optimizer.save(folder / "learner.safetensors")
+        if self._critic:
+            self._critic.save(folder)
 
     def load(self, folder: Path, updates: int) -> None:
         """Takes up the state that ``save`` wrote after ``updates`` updates."""
-        try:
-            tensors = load_file(folder / "learner.safetensors")
-            masters = {name: tensors.pop(f"master.{name}") for name in self._masters.by_name}
-        except (OSError, SafetensorError, KeyError) as error:
-            raise UserError(
-                f"{folder} is damaged ({error}); remove it to go on from the one before"
-            ) from error
-        with torch.no_grad():
-            for name, master in self._masters.by_name.items():
-                master.copy_(masters[name])
-        for key, value in tensors.items():
-            field, _, name = key.partition(".")
-            master = self._masters.by_name[name]
-            self._optimizer.state[master][field] = value.to(master.device)
-        self._masters.publish()
+        self._optimizer.load(folder / "learner.safetensors")
+        if self._critic:
+            self._critic.load(folder)
         self.updates = updates
 
 

@@ -35,7 +35,7 @@ class Totals:
 
     def skip(self, why: str) -> None:
         self.updates += 1
-        self._skipped[why] += 1
+        self._skipped[why] = self._skipped.get(why, 0.0) + 1
 
     def means(self) -> dict[str, float]:
         means = {k: v / max(1, self._counts.get(k, 1)) for k, v in self._sums.items()}
