@@ -154,7 +154,12 @@ for _entry in [
         "critic",
     ),
     ("critic/grad_norm", "norm", "gradient's L2 norm before clipping, mean over updates", "critic"),
-    ("critic/warmup_updates", "updates", "the policy's updates left out while the critic warms up", "critic"),
+    (
+        "critic/warmup_updates",
+        "updates",
+        "the policy's updates left out while the critic warms up",
+        "critic",
+    ),
     (
         "learner/trained_tokens",
         "tokens",
