@@ -218,8 +218,8 @@ class Recipe(Section):
     sandbox: Sandbox = Sandbox()
     correctness: Correctness = Correctness()
     algorithm: Algorithm = Algorithm()
-    critic: Critic = Critic()
     learner: Learner = Learner()
+    critic: Critic = Critic()
     eval: Eval = Eval()
     checkpoint: Checkpoint = Checkpoint()
 
