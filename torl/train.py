@@ -156,8 +156,9 @@ async def _run(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, A
         if "after" in state:
             run.write_summary(state.get("before", {}), state["after"], state["step"], state["seconds"])
         write_report(run.path)
-    except WorldFault:
-        _save(run, parts, learner, state)
+    except (WorldFault, UserError) as error:
+        if state["step"] or isinstance(error, WorldFault):  # a UserError before that is of the beginning
+            _save(run, parts, learner, state)
         raise
     finally:
         await parts.close()
