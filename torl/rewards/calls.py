@@ -97,5 +97,5 @@ def what_was_read(turn: Turn) -> str:
 
 
 def _is_taken_up(trajectory: Trajectory, index: int) -> bool:
-    later = "".join(turn.text for turn in trajectory.turns[index + 1 :])
+    later = "\n".join(turn.text for turn in trajectory.turns[index + 1 :])
     return taken_up(what_was_read(trajectory.turns[index]), later)
