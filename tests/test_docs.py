@@ -32,7 +32,7 @@ from torl.tasks import KINDS
 
 ROOT = Path(__file__).parent.parent
 README = "../README"
-PAGES = (README, "quickstart", "concepts", "recipes", "extend", "metrics", "paper", "sandbox")
+PAGES = (README, "quickstart", "concepts", "recipes", "extend", "rewards", "metrics", "paper", "sandbox")
 COMMANDS = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
 GROUPS = {group.name or group.typer_instance.info.name for group in app.registered_groups}  # type: ignore[union-attr]
 
