@@ -15,7 +15,7 @@ from judge_kit import Server
 from reward_kit import trajectory, with_judge
 
 from torl.config import LLMJudge, load_recipe
-from torl.errors import UserError, VerifierFault
+from torl.errors import RunHalted, UserError, VerifierFault
 from torl.rewards.llm_judge import prompt, score_in
 from torl.run import Run
 from torl.types import Trajectory
@@ -226,7 +226,7 @@ def test_a_refusal_is_the_users_error_and_is_not_asked_again(
     server = serve((status, "no such thing"))
     server.headers = {"Location": elsewhere.url + "/chat/completions"}
     (error,) = ask(config(server))
-    assert isinstance(error, UserError)
+    assert isinstance(error, RunHalted)
     assert remedy in str(error)
     assert f"HTTP {status}: no such thing" in str(error)
     assert (len(server.heard), elsewhere.heard) == (1, [])
@@ -289,7 +289,7 @@ def test_requests_are_limited_exactly(serve: Callable[..., Server]) -> None:
     results = ask(config(server, max_requests=5), *[trajectory(str(n)) for n in range(9)])
     assert (results.count(0.5), len(server.heard)) == (5, 5)
     errors = [result for result in results if result != 0.5]
-    assert all(isinstance(error, UserError) for error in errors)
+    assert all(isinstance(error, RunHalted) for error in errors)
     assert "llm_judge.max_requests=5 is used up" in str(errors[0])
     assert "--resume" in str(errors[0])
 

@@ -13,7 +13,7 @@ from rollout_kit import CALL, Echo, play
 
 from tests.train_kit import HELD_OUT, assert_equal_runs, go, letter_a, make_recipe, metrics, trajectories
 from torl.config import Correctness, Efficiency, LLMJudge, Recipe
-from torl.errors import UserError
+from torl.errors import RunHalted
 from torl.learner.checkpoint import read_state
 from torl.rewards.soundness import CHECKS
 from torl.tasks import TaskSets
@@ -86,7 +86,7 @@ def test_a_spent_budget_stops_the_run_and_nothing_is_lost(
     eval_ = {"before": False}
     whole = go(recipe_of(model, template, server, eval=eval_), tmp_path / "whole")
     limited = recipe_of(model, template, server, eval=eval_, llm_judge={"max_requests": 3 * 12 + 5})
-    with pytest.raises(UserError, match=r"max_requests=41 is used up.*--resume"):
+    with pytest.raises(RunHalted, match=r"max_requests=41 is used up.*--resume"):
         go(limited, tmp_path / "run")
     assert read_state(tmp_path / "run/checkpoints/step-00003")["step"] == 3
     run = go(limited, tmp_path / "run", resume=True)

@@ -12,7 +12,7 @@ import torch
 
 from torl.algorithms.advantages import Advantage, advantage_named
 from torl.config import Recipe
-from torl.errors import UserError, WorldFault
+from torl.errors import RunHalted, UserError, WorldFault
 from torl.evaluate import measure
 from torl.insight.metrics import rollout_metrics
 from torl.insight.progress import Progress
@@ -156,9 +156,8 @@ async def _run(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, A
         if "after" in state:
             run.write_summary(state.get("before", {}), state["after"], state["step"], state["seconds"])
         write_report(run.path)
-    except (WorldFault, UserError) as error:
-        if state["step"] or isinstance(error, WorldFault):  # a UserError before that is of the beginning
-            _save(run, parts, learner, state)
+    except (WorldFault, RunHalted):
+        _save(run, parts, learner, state)
         raise
     finally:
         await parts.close()

@@ -8,7 +8,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-from torl.errors import UserError
+from torl.errors import RunHalted
 
 LONGEST_REPLY = 1 << 22  # bytes
 SHOWN = 300  # characters of an error's body
@@ -41,7 +41,7 @@ def post(base_url: str, body: dict[str, Any], *, key: str, timeout_s: float) -> 
     """POST {base_url}/chat/completions. Blocks for ``timeout_s`` at most, but for the look-up of the name.
 
     Raises Unavailable for timeouts, broken connections, HTTP 408, 429 and 5xx and for what is no reply;
-    UserError for other answers: the address, the key or the request is wrong, and will be next time.
+    RunHalted for other answers: the address, the key or the request is wrong, and will be next time.
     """
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     url, end = f"{base_url}/chat/completions", time.monotonic() + timeout_s
@@ -93,7 +93,7 @@ def _refusal(error: urllib.error.HTTPError, url: str, key: str) -> Exception:
         403: "check the variable that llm_judge.api_key_env names, and what its key may do",
         404: "check llm_judge.base_url (it ends before /chat/completions) and llm_judge.model",
     }.get(error.code, "check llm_judge.base_url, model, max_tokens and temperature against the endpoint")
-    return UserError(f"llm_judge: {url} refuses: {said}; {remedy}")
+    return RunHalted(f"llm_judge: {url} refuses: {said}; {remedy}")
 
 
 def _seconds(text: str) -> float:

@@ -8,7 +8,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from torl.errors import UserError, VerifierFault
+from torl.errors import RunHalted, UserError, VerifierFault
 from torl.rewards import endpoint
 from torl.rewards.endpoint import Reply, Unavailable
 from torl.threads import in_thread
@@ -50,8 +50,8 @@ _MARKERS = re.compile(r"<(?=\||/?s>|(?:start|end)_of_turn>)|\[(?=/?INST\])")
 class LLMJudge:
     """Asks an OpenAI-compatible endpoint for a score; the reward is its place on the scale, from 0 to 1.
 
-    Raises UserError when it is made and the key's variable is not set, and when the endpoint refuses or the
-    budget is spent (training then stops, and what is done is saved); VerifierFault when the endpoint
+    Raises UserError when it is made and the key's variable is not set, RunHalted when the endpoint refuses
+    or the budget is spent (training then stops, and what is done is saved), VerifierFault when the endpoint
     cannot be had, or gives no score, in 1 + ``retries`` requests.
     """
 
@@ -105,12 +105,12 @@ class LLMJudge:
         return endpoint.post(self.config.base_url, body, key=self._key, timeout_s=self.config.timeout_s)
 
     def _spend(self) -> None:
-        """Counts a request that is about to be made. Raises UserError when it is one too many: a fault of
+        """Counts a request that is about to be made. Raises RunHalted when it is one too many: a fault of
         the world would lose single trajectories, and the step would be trained on with what is left."""
         for limit, used in (("max_requests", self.requests), ("max_total_tokens", self.tokens)):
             most = getattr(self.config, limit)
             if most and used >= most:
-                raise UserError(
+                raise RunHalted(
                     f"llm_judge.{limit}={most} is used up. The steps before this one are saved: continue "
                     "with --resume, which counts anew, or begin with a higher limit"
                 )
@@ -120,7 +120,7 @@ class LLMJudge:
         if reply.total_tokens is not None:
             self.tokens += reply.total_tokens
         elif self.config.max_total_tokens:
-            raise UserError(
+            raise RunHalted(
                 "llm_judge.max_total_tokens cannot be kept: the endpoint does not say how many tokens it "
                 "used; limit llm_judge.max_requests instead"
             )
