@@ -17,7 +17,8 @@ from torch import Tensor
 from tests.tiny import tiny_model
 from torl import config
 from torl.learner.batch import Batch, Sample
-from torl.learner.local import LocalLearner, _Totals
+from torl.learner.local import LocalLearner
+from torl.learner.totals import Totals
 
 VOCABULARY = 60
 
@@ -144,8 +145,8 @@ class Gradients(LocalLearner):
         super().__init__(*args, **kwargs)
         self.seen: list[dict[str, Tensor]] = []
 
-    def _apply(self, totals: _Totals) -> None:
-        masters = self._masters.by_name.items()
+    def _apply(self, totals: Totals) -> None:
+        masters = self._optimizer.masters.items()
         self.seen.append({n: m.grad.clone() for n, m in masters if m.grad is not None})
         if self.halt:
             totals.add_update(0.0, 0.0)
@@ -160,7 +161,8 @@ def learner(
     algorithm: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Any:
-    return kind(model, config.Algorithm(**algorithm or {}), config.Learner(**settings), temperature)
+    rollout = config.Rollout(temperature=temperature)
+    return kind(model, config.Algorithm(**algorithm or {}), config.Learner(**settings), rollout)
 
 
 def weights(model: Any) -> dict[str, Tensor]:

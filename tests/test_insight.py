@@ -159,13 +159,13 @@ def test_no_undocumented_metric_is_emitted() -> None:
 
 def test_metrics_are_documented_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "METRICS", dict(METRICS))
-    define("loss/value", "", "squared error of the value head", "learner")
-    define("loss/value", "", "squared error of the value head", "learner")  # imported twice
+    define("loss/mine", "", "squared error of the value head", "learner")
+    define("loss/mine", "", "squared error of the value head", "learner")  # imported twice
     with pytest.raises(ValueError, match="defined twice"):
-        define("loss/value", "", "something else", "learner")
+        define("loss/mine", "", "something else", "learner")
     with pytest.raises(ValueError, match="section/name"):
         define("loss", "", "", "")
-    assert "| `loss/value` |  | squared error" in catalog.markdown()
+    assert "| `loss/mine` |  | squared error" in catalog.markdown()
 
 
 # The pieces of an episode

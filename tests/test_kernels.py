@@ -161,8 +161,12 @@ def test_logprobs_and_their_slopes(dtype: torch.dtype, temperature: float) -> No
     for a, b in zip(found, wanted, strict=True):
         close(a, b, torch.float32)
     slope = draw(5, seed=3)
-    changes = compiled.logprob_slopes(logits.clone(), targets, temperature, found[2], slope.float())
-    close(changes, plain.logprob_slopes(logits.double(), targets, temperature, wanted[2], slope), dtype)
+    for spread in (None, draw(5, seed=4)):
+        slim = spread.float() if spread is not None else None
+        given = (found[2], slope.float(), found[1], slim)
+        changes = compiled.logprob_slopes(logits.clone(), targets, temperature, *given)
+        exact = (wanted[2], slope, wanted[1], spread)
+        close(changes, plain.logprob_slopes(logits.double(), targets, temperature, *exact), dtype)
 
 
 def test_draws_are_those_of_plain_torch(dtype: torch.dtype) -> None:

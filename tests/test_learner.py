@@ -62,9 +62,9 @@ def test_samples_without_signal_count_in_the_denominator_and_cost_nothing(
     one, four = learner(model, Gradients, pack_tokens=tokens), learner(model, Gradients, pack_tokens=tokens)
     fed: list[int] = []
     for subject in (one, four):
-        run = subject._network.run
+        run = subject._forward.network.run
         monkeypatch.setattr(
-            subject._network,
+            subject._forward.network,
             "run",
             lambda ids, *rest, run=run, **more: (fed.append(len(ids)), run(ids, *rest, **more))[1],
         )
@@ -114,8 +114,8 @@ def test_the_loss_of_what_was_rewarded_falls() -> None:
 
 def count_steps(subject: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     steps: list[int] = []
-    original = subject._optimizer.step
-    monkeypatch.setattr(subject._optimizer, "step", lambda: (steps.append(1), original())[1])
+    original = subject._optimizer.adamw.step
+    monkeypatch.setattr(subject._optimizer.adamw, "step", lambda: (steps.append(1), original())[1])
     return steps
 
 

@@ -51,14 +51,14 @@ def test_a_batch_without_signal_changes_nothing_and_is_counted() -> None:
 
 def poison(patch: pytest.MonkeyPatch, subject: Any, value: float) -> None:
     """One hidden number that is not finite."""
-    run = subject._network.run
+    run = subject._forward.network.run
 
     def spoiled(*arguments: Any, **more: Any) -> Tensor:
         output: Tensor = run(*arguments, **more).clone()
         output[-1, 0] = value
         return output
 
-    patch.setattr(subject._network, "run", spoiled)
+    patch.setattr(subject._forward.network, "run", spoiled)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
@@ -68,14 +68,14 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_in_the_end_stops(
     model = model_of(torch.float32)
     subject = learner(model, lr=1e-2, max_bad_updates=3, weight_decay=0.1)
     subject.update(batch_of(*BATCH))
-    before, state = weights(model), copy.deepcopy(subject._optimizer.state_dict())
+    before, state = weights(model), copy.deepcopy(subject._optimizer.adamw.state_dict())
     with monkeypatch.context() as patch:
         poison(patch, subject, value)
         for _ in range(2):
             metrics = subject.update(batch_of(*BATCH))
             assert (metrics["learner/skipped_updates"], metrics["learner/updates"]) == (1, 0)
     assert same(weights(model), before)
-    assert str(subject._optimizer.state_dict()) == str(state)
+    assert str(subject._optimizer.adamw.state_dict()) == str(state)
     assert subject.updates == 1
     assert subject.update(batch_of(*BATCH))["learner/updates"] == 1  # and the count begins anew
     before = weights(model)
@@ -123,7 +123,7 @@ def test_small_updates_are_not_rounded_away() -> None:
     assert once < 0.2 * total
     assert moved > 0.25 * total
     for name, p in model.named_parameters():
-        master = subject._masters.by_name[name]
+        master = subject._optimizer.masters[name]
         assert master.dtype == torch.float32
         assert torch.equal(master.detach().to(torch.bfloat16), p)
         if name.endswith("norm.weight"):
@@ -163,9 +163,9 @@ def test_recomputed_activations_give_the_same_gradients(
     model = tiny_model(family, **fields)
     recomputing = learner(model, Gradients, activation_checkpointing=True, pack_tokens=12)
     calls: list[int] = []
-    layer = recomputing._network._layer
+    layer = recomputing._forward.network._layer
     monkeypatch.setattr(
-        recomputing._network, "_layer", lambda n, *rest: (calls.append(n), layer(n, *rest))[1]
+        recomputing._forward.network, "_layer", lambda n, *rest: (calls.append(n), layer(n, *rest))[1]
     )
     plain.update(batch_of(*BATCH))
     recomputing.update(batch_of(*BATCH))
@@ -188,14 +188,14 @@ def test_the_next_update_after_loading_is_bit_identical(tmp_path: Path, dtype: t
     second = learner(model_of(dtype, seed=1), **settings)
     second.load(tmp_path, first.updates)
     assert same(weights(first.model), weights(second.model))
-    assert same(first._masters.by_name, second._masters.by_name)
+    assert same(first._optimizer.masters, second._optimizer.masters)
     assert second.updates == 3
     for n in range(2):
         a = first.update(batch_of(*BATCH, length=4 + n))
         b = second.update(batch_of(*BATCH, length=4 + n))
         assert a == b
     assert same(weights(first.model), weights(second.model))
-    assert same(first._masters.by_name, second._masters.by_name)
+    assert same(first._optimizer.masters, second._optimizer.masters)
 
 
 def test_before_the_first_update_there_is_no_optimizer_state_to_save(tmp_path: Path) -> None:

@@ -39,8 +39,13 @@ KEYS = re.findall(
     llm_judge.base_url llm_judge.model llm_judge.api_key_env llm_judge.rubric llm_judge.low llm_judge.high
     llm_judge.temperature llm_judge.max_tokens llm_judge.timeout_s llm_judge.retries llm_judge.backoff_s
     llm_judge.max_concurrent llm_judge.max_requests llm_judge.max_total_tokens
-    algorithm.advantage algorithm.clip_low algorithm.clip_high
+    algorithm.advantage algorithm.per_part algorithm.loss algorithm.aggregation
+    algorithm.clip_low algorithm.clip_high algorithm.dual_clip
+    algorithm.entropy_coef algorithm.kl_coef algorithm.kl algorithm.kl_in
+    algorithm.off_policy algorithm.off_policy_level algorithm.off_policy_bound
     algorithm.mini_batches algorithm.epochs algorithm.old_logprobs
+    critic.backbone critic.lr critic.clip critic.warmup_updates critic.gamma critic.gae_lambda
+    critic.by_turn critic.whiten
     learner.lr learner.warmup_steps learner.decay_steps learner.weight_decay learner.beta1 learner.beta2
     learner.max_grad_norm learner.pack_tokens learner.activation_checkpointing learner.max_bad_updates
     eval.every eval.before eval.temperature

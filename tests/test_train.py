@@ -24,14 +24,15 @@ from tests.train_kit import (
     roll,
     trajectories,
 )
-from torl.algorithms.advantages import grpo
+from torl import config
+from torl.algorithms.advantages import each, grpo
+from torl.credit import give_advantages
 from torl.errors import UserError, WorldFault
 from torl.insight.catalog import lookup
 from torl.learner.batch import Batch, sample_of
 from torl.learner.checkpoint import newest_checkpoint, read_state
 from torl.learner.local import LocalLearner
 from torl.run import Run
-from torl.train import give_advantages
 from torl.types import Group, Task, Trajectory
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -186,7 +187,9 @@ def test_sampler_and_learner_agree_before_and_after_updates(
     """Every trained token of every trajectory, several calls in one, within 1e-4 in float32."""
     with parts_of(model, template, rollout={"temperature": temperature}) as parts:
         recipe = make_recipe(model, template)
-        learner = LocalLearner(parts.model, recipe.algorithm, recipe.learner, temperature)
+        learner = LocalLearner(
+            parts.model, recipe.algorithm, recipe.learner, config.Rollout(temperature=temperature)
+        )
         storage = {n: p.data_ptr() for n, p in parts.model.named_parameters()}
         before, gaps, calls = weights(parts.model), [], 0
         for step in range(3):
@@ -214,7 +217,7 @@ def test_groups_that_lost_trajectories() -> None:
         Group(task, [Trajectory(task, n, [1], reward=r) for n, r in enumerate(rewards)])
         for rewards in ([], [1.0], [1.0, 1.0], [1.0, -1.0])
     ]
-    give_advantages(groups, grpo)
+    give_advantages(groups, each(grpo))
     found = [[round(t.advantage, 3) for t in group.trajectories] for group in groups]
     assert found == [[], [0.0], [0.0, 0.0], [0.707, -0.707]]
 

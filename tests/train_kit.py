@@ -21,8 +21,9 @@ import torch
 
 from tests.learner_kit import single_thread
 from tests.tiny import byte_level_tokenizer, tiny_model
-from torl.algorithms.advantages import grpo
+from torl.algorithms.advantages import each, grpo
 from torl.config import Recipe
+from torl.credit import give_advantages
 from torl.insight.store import read_trajectories
 from torl.learner.local import LocalLearner
 from torl.parts import Parts, build
@@ -30,7 +31,7 @@ from torl.rollout import protocol
 from torl.rollout.collect import collect
 from torl.run import Run
 from torl.tasks import TaskSets
-from torl.train import give_advantages, train
+from torl.train import train
 from torl.types import Task, ToolCall, Trajectory
 
 TASKS = [Task(f"letters/{n}", f"Say a: {'b' * (n % 5)} {n}", "1", kind="letters") for n in range(10)]
@@ -140,7 +141,7 @@ def parts_of(model: str, template: Path, **changes: Any) -> Iterator[Parts]:
 def roll(parts: Parts, step: int) -> list[Trajectory]:
     """Judged trajectories of four groups, with their advantages."""
     groups = asyncio.run(collect(parts.agent, TASKS[:4], 6, parts.judge.judge, seed=(0, 0, step)))
-    give_advantages(groups, grpo)
+    give_advantages(groups, each(grpo))
     return [t for group in groups for t in group.trajectories]
 
 

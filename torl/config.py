@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from torl import recipe_file
-from torl.imports import nearest
+from torl.algorithms.settings import ALONE, Algorithm, Critic
 from torl.rewards.settings import Correctness, Efficiency, LLMJudge, Soundness, check_rewards
 from torl.sandbox.types import Tier
 from torl.section import Section, build
@@ -132,26 +132,6 @@ class Sandbox(Section):
         return self
 
 
-ADVANTAGES = ("grpo", "dr_grpo")
-"""The names in torl/algorithms/advantages.py, known here without importing torch."""
-
-
-class Algorithm(Section):
-    advantage: str = "grpo"
-    """How rewards of a group become advantages: "grpo", "dr_grpo" (no division by the standard
-    deviation), or the import path of a function from rewards (G,) to advantages (G,)."""
-    clip_low: float = Field(0.2, ge=0)
-    """PPO clip: the ratio is clipped below at 1 - clip_low."""
-    clip_high: float = Field(0.2, ge=0)
-    """PPO clip: the ratio is clipped above at 1 + clip_high (DAPO: 0.28)."""
-    mini_batches: int = Field(1, gt=0)
-    """Optimizer updates that one batch is split into."""
-    epochs: int = Field(1, gt=0)
-    """Passes over one batch."""
-    old_logprobs: Literal["learner", "sampler"] = "learner"
-    """With more than one update a batch: who gives the log-probabilities of the ratio."""
-
-
 class Learner(Section):
     lr: float = Field(1e-6, gt=0)
     """AdamW's learning rate."""
@@ -227,6 +207,7 @@ class Recipe(Section):
     llm_judge: LLMJudge = LLMJudge()
     algorithm: Algorithm = Algorithm()
     learner: Learner = Learner()
+    critic: Critic = Critic()
     eval: Eval = Eval()
     checkpoint: Checkpoint = Checkpoint()
 
@@ -241,22 +222,17 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> "Recipe":
-        if self.group_size < 2 and ":" not in self.algorithm.advantage:
+        advantage = self.algorithm.advantage
+        if self.group_size < 2 and ":" not in advantage and advantage not in ALONE:
             raise ValueError(
-                "group_size: 1 gives GRPO no group to compare with (every advantage is 0); "
-                "use at least 2, usually 8 or 16"
+                f"group_size: 1 gives {advantage} no group to compare with (every advantage is 0); use at "
+                f"least 2, usually 8 or 16, or algorithm.advantage={' or '.join(ALONE)}"
             )
         if self.rollout.max_observation_tokens >= self.rollout.max_completion_tokens and self.tools:
             raise ValueError(
                 f"rollout.max_observation_tokens={self.rollout.max_observation_tokens} leaves no room "
                 f"in rollout.max_completion_tokens={self.rollout.max_completion_tokens}, which counts "
                 "observations too; lower the first or raise the second"
-            )
-        advantage = self.algorithm.advantage
-        if ":" not in advantage and advantage not in ADVANTAGES:
-            raise ValueError(
-                f"algorithm.advantage: none named {advantage!r}.{nearest(advantage, list(ADVANTAGES))} "
-                f"Known: {', '.join(ADVANTAGES)}; or an import path, pkg.module:function"
             )
         samples = self.prompts_per_step * self.group_size
         if self.algorithm.mini_batches > samples:
@@ -295,7 +271,9 @@ def builtin_recipes() -> dict[str, str]:
 
 
 __all__ = [
+    "Algorithm",
     "Correctness",
+    "Critic",
     "Efficiency",
     "LLMJudge",
     "Recipe",

@@ -130,6 +130,15 @@ def device_of(recipe: Recipe) -> torch.device:
     return device
 
 
+def reference(recipe: Recipe, policy: Any) -> Any:
+    """The policy as it was before training, frozen, on the policy's device, when the algorithm measures the
+    divergence from it; else None. It is loaded anew, since a resumed run's policy has moved on."""
+    if not recipe.algorithm.kl_coef:
+        return None
+    model: Any = load_model_and_tokenizer(resolve_model(recipe.model), recipe.dtype)[0]
+    return model.to(policy.device).requires_grad_(False)
+
+
 def context_length(folder: str) -> int:
     """Tokens that the model was made for, read without loading its weights."""
     return int(getattr(AutoConfig.from_pretrained(folder), "max_position_embeddings", 1 << 30))

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
-from torl.algorithms.advantages import Advantage, advantage_named
+from torl.algorithms.advantages import advantage_named
+from torl.algorithms.losses import loss_named
 from torl.config import Recipe
+from torl.credit import credit_for
 from torl.errors import RunHalted, UserError, WorldFault
 from torl.evaluate import measure
 from torl.insight.metrics import rollout_metrics
@@ -23,7 +23,7 @@ from torl.interrupt import Stop
 from torl.learner.batch import Batch, sample_of
 from torl.learner.checkpoint import newest_checkpoint, read_state, save_checkpoint
 from torl.learner.local import LocalLearner
-from torl.parts import Parts, ToolLike, build
+from torl.parts import Parts, ToolLike, build, reference
 from torl.resume import reopen
 from torl.rewards import RewardFunction
 from torl.rollout.collect import collect
@@ -37,11 +37,13 @@ TRAINING = 0  # first number of training's random streams; an evaluation's is 1
 async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any], stop: Stop) -> None:
     """Rolls out, judges, updates, until the recipe's steps are done or ``stop`` is asked for."""
     recipe, sampler = run.recipe, parts.agent.sampler
-    advantage = advantage_named(recipe.algorithm.advantage)
+    credit = credit_for(recipe, learner.ref_logprobs)
     stream = TaskStream(parts.tasks.train, recipe.prompts_per_step, recipe.seed)
     with Progress(recipe.steps, state["step"]) as progress:
         started = await parts.start()
         run.add_versions(started)
+        for warning in recipe.algorithm.warnings():
+            progress.note(f"note: {warning}")
         if "sandbox" in started:
             progress.note(f"sandbox: {started['sandbox']}")
         if recipe.eval.before and state["step"] == 0 and "before" not in state and not stop.asked:
@@ -60,7 +62,7 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
                     retries=recipe.rollout.retries,
                 )
             clock.lap("time/rollout_s")
-            give_advantages(groups, advantage)
+            credit(groups)
             trajectories = _kept(groups, step)
             batch = Batch([sample_of(t, recipe.rollout.train_truncated) for t in trajectories])
             metrics = rollout_metrics(groups) | parts.tool_metrics() | learner.update(batch)
@@ -97,14 +99,6 @@ def _kept(groups: Sequence[Group], step: int) -> list[Trajectory]:
     return kept
 
 
-def give_advantages(groups: Sequence[Group], advantage: Advantage) -> None:
-    """Fills in each trajectory's advantage from its group's rewards."""
-    for group in groups:
-        rewards = torch.tensor(group.rewards, dtype=torch.float64)
-        for trajectory, value in zip(group.trajectories, advantage(rewards).tolist(), strict=True):
-            trajectory.advantage = value
-
-
 def train(
     recipe: Recipe,
     run_dir: str | Path | None = None,
@@ -127,6 +121,7 @@ def train(
             "from; training samples, usually at 1"
         )
     advantage_named(recipe.algorithm.advantage)
+    loss_named(recipe.algorithm.loss)
     path = Path(run_dir) if run_dir is not None else default_run_dir(recipe.name)
     run = reopen(path, recipe) if resume else Run.create(path, recipe)
     with run, Stop() as stop:
@@ -139,7 +134,14 @@ def train(
             if not resume:
                 run.forget()
             raise
-        learner = LocalLearner(parts.model, recipe.algorithm, recipe.learner, recipe.rollout.temperature)
+        learner = LocalLearner(
+            parts.model,
+            recipe.algorithm,
+            recipe.learner,
+            recipe.rollout,
+            reference=reference(recipe, parts.model),
+            critic=recipe.critic,
+        )
         if checkpoint:
             learner.load(checkpoint, state["updates"])
         run.rewind(state["step"])

@@ -11,15 +11,18 @@ trajectory (torl.model.tree); so each trajectory's numbers are those it has alon
 of a pack, M trained tokens of it.
 """
 
+import bisect
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from torl.model.tree import Tree
 from torl.types import Trajectory
+
+F64 = torch.float64
 
 
 @dataclass
@@ -33,10 +36,25 @@ class Sample:
     advantages: list[float]
     sampler_logprobs: list[float]
     old_logprobs: list[float] | None = None
+    ref_logprobs: list[float] | None = None
+    values: list[float] | None = None  # the critic's, and the returns that it learns
+    returns: list[float] | None = None
+    turn_ends: list[int] = field(default_factory=list)  # where each turn's sampled ids end
+    weight: float = 1.0  # of its tokens' losses (torl/algorithms/aggregation.py)
 
     @property
     def trained_tokens(self) -> int:
         return sum(self.loss_mask)
+
+    @property
+    def trained(self) -> list[int]:
+        """Where ids train, as positions in ``ids``."""
+        return [n for n, trains in enumerate(self.loss_mask) if trains]
+
+    @property
+    def turns(self) -> list[int]:
+        """For each trained id the number of its turn."""
+        return [bisect.bisect_right(self.turn_ends, n) for n in self.trained]
 
     @property
     def fed(self) -> list[int]:
@@ -75,6 +93,7 @@ def sample_of(trajectory: Trajectory, train_truncated: bool = True) -> Sample:
         loss_mask=trajectory.loss_mask if trains else [0] * len(trajectory.ids),
         advantages=[trajectory.advantage] * len(trajectory.ids),
         sampler_logprobs=trajectory.sampler_logprobs,
+        turn_ends=[turn.end for turn in trajectory.turns],
     )
 
 
@@ -87,9 +106,14 @@ class Pack:
     tree: Tree  # which token sees which
     source: Tensor  # (M,) index into the T tokens
     targets: Tensor  # (M,)
-    advantages: Tensor  # (M,) float64, as are the next two: the loss takes its own dtype
+    trajectory: Tensor  # (M,) number of the sample in the pack
+    weights: Tensor  # (M,) float64, as are the next six: the loss takes its own dtype
+    advantages: Tensor  # (M,)
     sampler_logprobs: Tensor  # (M,)
     old_logprobs: Tensor | None  # (M,)
+    ref_logprobs: Tensor | None  # (M,)
+    values: Tensor | None  # (M,)
+    returns: Tensor | None  # (M,)
 
 
 def packs(samples: Sequence[Sample], tokens: int) -> Iterator[Pack]:
@@ -161,8 +185,7 @@ class _Layout:
         self.parents: list[int] = []
         self.last: list[int] = []  # index of the last token at the end of each segment's line
         self.source: list[int] = []
-        self.trained: list[tuple[int, float, float, float]] = []
-        self.has_old = True
+        self.samples: list[Sample] = []
 
     def add(self, ids: list[int], parent: int) -> int:
         """Lays a segment behind all others. ``parent`` is the segment it continues, -1 for none."""
@@ -178,25 +201,32 @@ class _Layout:
     def train(self, sample: Sample, prompt: int) -> None:
         """Notes the trained ids of a sample: id n is predicted by id n-1, the first by the prompt."""
         first = len(self.ids) - len(sample.fed)
-        self.has_old &= sample.old_logprobs is not None
-        old = sample.old_logprobs or sample.sampler_logprobs
-        rows = zip(
-            sample.ids, sample.loss_mask, sample.advantages, sample.sampler_logprobs, old, strict=True
-        )
-        for n, (target, trains, advantage, sampler_logprob, old_logprob) in enumerate(rows):
-            if trains:
-                self.source.append(first + n - 1 if n > 0 else self.last[prompt])
-                self.trained.append((target, advantage, sampler_logprob, old_logprob))
+        self.samples.append(sample)
+        self.source += [first + n - 1 if n > 0 else self.last[prompt] for n in sample.trained]
 
     def pack(self) -> Pack:
-        targets, advantages, sampler, old = zip(*self.trained, strict=True) if self.trained else ((),) * 4
+        sizes = torch.tensor([len(s.trained) for s in self.samples], dtype=torch.long)
         return Pack(
             ids=torch.tensor(self.ids, dtype=torch.long),
             positions=torch.tensor(self.positions, dtype=torch.long),
             tree=Tree(self.sizes, self.parents),
             source=torch.tensor(self.source, dtype=torch.long),
-            targets=torch.tensor(targets, dtype=torch.long),
-            advantages=torch.tensor(advantages, dtype=torch.float64),
-            sampler_logprobs=torch.tensor(sampler, dtype=torch.float64),
-            old_logprobs=torch.tensor(old, dtype=torch.float64) if self.has_old else None,
+            targets=torch.tensor([s.ids[n] for s in self.samples for n in s.trained], dtype=torch.long),
+            trajectory=torch.arange(len(sizes)).repeat_interleave(sizes),
+            weights=torch.tensor([s.weight for s in self.samples], dtype=F64).repeat_interleave(sizes),
+            advantages=self._numbers([s.advantages for s in self.samples]),
+            sampler_logprobs=self._numbers([s.sampler_logprobs for s in self.samples]),
+            old_logprobs=self._if_all([s.old_logprobs for s in self.samples]),
+            ref_logprobs=self._if_all([s.ref_logprobs for s in self.samples]),
+            values=self._if_all([s.values for s in self.samples]),
+            returns=self._if_all([s.returns for s in self.samples]),
         )
+
+    def _numbers(self, of_each: Sequence[list[float]]) -> Tensor:
+        """The trained tokens' numbers, from lists with one for each id."""
+        both = zip(self.samples, of_each, strict=True)
+        return torch.tensor([values[n] for s, values in both for n in s.trained], dtype=F64)
+
+    def _if_all(self, of_each: Sequence[list[float] | None]) -> Tensor | None:
+        there = [values for values in of_each if values is not None]
+        return self._numbers(there) if len(there) == len(of_each) else None

@@ -159,16 +159,29 @@ void logprobs(const num *logits, const int64_t *targets, float cold, float *chos
     }
 }
 
-/* Logits become their slopes, given those of the chosen log-probabilities. */
+/* Logits become their slopes, given those of the chosen log-probabilities and, unless those are null, of the
+   entropies, whose own slope is -p (log p + entropy). */
 void logprobs_backward(num *logits, const int64_t *targets, float cold, const float *norms, const float *slope,
-                       long n, long v, int threads) {
+                       const float *entropy, const float *entropy_slope, long n, long v, int threads) {
 #pragma omp parallel for num_threads(threads)
     for (long i = 0; i < n; i++) {
         num *row = logits + i * v;
-        const float target = 1.0f - exponential(wide(row[targets[i]]) * cold - norms[i]), factor = slope[i] * cold;
+        const float factor = slope[i] * cold, log_target = wide(row[targets[i]]) * cold - norms[i];
+        const float chosen = exponential(log_target);
+        float at_target = (1.0f - chosen) * factor;
+        if (entropy_slope) {
+            const float spread = entropy_slope[i] * cold;
+            at_target -= chosen > 0 ? chosen * (log_target + entropy[i]) * spread : 0;
 #pragma omp simd
-        for (long j = 0; j < v; j++) row[j] = narrow(-exponential(wide(row[j]) * cold - norms[i]) * factor);
-        row[targets[i]] = narrow(target * factor);
+            for (long j = 0; j < v; j++) {
+                const float logprob = wide(row[j]) * cold - norms[i], p = exponential(logprob);
+                row[j] = narrow(p > 0 ? -p * (factor + (logprob + entropy[i]) * spread) : 0); /* 0 x -inf */
+            }
+        } else {
+#pragma omp simd
+            for (long j = 0; j < v; j++) row[j] = narrow(-exponential(wide(row[j]) * cold - norms[i]) * factor);
+        }
+        row[targets[i]] = narrow(at_target);
     }
 }
 

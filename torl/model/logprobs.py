@@ -18,8 +18,7 @@ CHUNK = 1024  # rows; a chunk's logits are 1024 x V numbers of the weights' type
 def chosen_logprobs(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, kernels: Plain
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target (M,), and the entropy of each row's distribution (M,),
-    which has no gradient, in nats.
+    """Log-probability of each target (M,), and the entropy of each row's distribution (M,), in nats.
 
         logprobs = log_softmax(hidden @ weight.T / temperature)[targets]
 
@@ -41,20 +40,27 @@ class _Chosen(torch.autograd.Function):
             logits = F.linear(hidden[part], weight)
             found = kernels.logprobs(logits, targets[part], temperature)
             chosen[part], entropy[part], norms[part] = found
-        ctx.save_for_backward(hidden, weight, targets, norms)
+        ctx.save_for_backward(hidden, weight, targets, norms, entropy)
         ctx.temperature, ctx.kernels = temperature, kernels
-        ctx.mark_non_differentiable(entropy)
+        ctx.set_materialize_grads(False)  # so that an unused entropy costs nothing
         return chosen, entropy
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets, norms = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, norms, entropy = ctx.saved_tensors
+        slopes_chosen = grads[0] if grads[0] is not None else torch.zeros_like(norms)
         grad_hidden, sums = torch.empty_like(hidden), None
         for start in range(0, len(hidden), CHUNK):
             part = slice(start, start + CHUNK)
             logits = F.linear(hidden[part], weight)
             slopes = ctx.kernels.logprob_slopes(
-                logits, targets[part], ctx.temperature, norms[part], grads[0][part]
+                logits,
+                targets[part],
+                ctx.temperature,
+                norms[part],
+                slopes_chosen[part],
+                entropy[part],
+                grads[1][part] if grads[1] is not None else None,
             )
             grad_hidden[part] = slopes @ weight
             product = slopes.T @ hidden[part]

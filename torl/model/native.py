@@ -94,11 +94,19 @@ class Native(Plain):
         return found
 
     def logprob_slopes(
-        self, logits: Tensor, targets: Tensor, temperature: float, norms: Tensor, slopes: Tensor
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        temperature: float,
+        norms: Tensor,
+        slopes: Tensor,
+        entropy: Tensor,
+        entropy_slopes: Tensor | None,
     ) -> Tensor:
         """As Plain's; in place."""
-        slopes = slopes.contiguous()
-        self.call("logprobs_backward", logits, targets, 1 / temperature, norms, slopes, *logits.shape)
+        spread = entropy_slopes.contiguous() if entropy_slopes is not None else None
+        found = (norms, slopes.contiguous(), entropy, spread)
+        self.call("logprobs_backward", logits, targets, 1 / temperature, *found, *logits.shape)
         return logits
 
     def accumulate(self, total: Tensor, x: Tensor) -> None:

@@ -99,13 +99,28 @@ class Plain:
         return logprobs.gather(1, targets[:, None]).squeeze(1), entropy, norms
 
     def logprob_slopes(
-        self, logits: Tensor, targets: Tensor, temperature: float, norms: Tensor, slopes: Tensor
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        temperature: float,
+        norms: Tensor,
+        slopes: Tensor,
+        entropy: Tensor,
+        entropy_slopes: Tensor | None,
     ) -> Tensor:
-        """The slope of the logits (M, V), given those of the targets' log-probabilities (M,):
-        (one_hot(target) - softmax) / temperature times it. ``logits`` may be overwritten."""
-        change = (_wide(logits) / temperature - norms[:, None]).exp_().neg_()
+        """The slope of the logits (M, V), given those of the targets' log-probabilities (M,),
+        (one_hot(target) - p) / temperature times it, and of the entropies (M,), if they have one:
+        -p (log p + entropy) / temperature times it. ``logits`` may be overwritten."""
+        logprobs = _wide(logits) / temperature - norms[:, None]
+        weights = logprobs.exp()
+        bend: Tensor | float = 0.0
+        if entropy_slopes is not None:
+            bend = torch.where(weights > 0, weights * (logprobs + entropy[:, None]), 0.0)
+            bend *= entropy_slopes[:, None] / temperature
+        change = weights.neg_()
         change[torch.arange(len(change), device=change.device), targets] += 1
-        return (change * (slopes[:, None] / temperature)).to(logits.dtype)
+        change *= slopes[:, None] / temperature
+        return (change - bend).to(logits.dtype)
 
     def accumulate(self, total: Tensor, x: Tensor) -> None:
         """total += x; total is float32, x of the model's type."""
