@@ -18,6 +18,7 @@ import torch
 from benchmarks.work import VOCABULARY, Step, reward
 from torl import config
 from torl.algorithms.advantages import advantage_named
+from torl.credit import give_advantages
 from torl.learner.batch import Batch, sample_of
 from torl.learner.local import LocalLearner
 from torl.model.network import Network
@@ -27,7 +28,6 @@ from torl.samplers.embedded.engine import EmbeddedSampler
 from torl.samplers.embedded.session import EmbeddedSession
 from torl.tokens import Vocabulary
 from torl.tools.python import PythonTool
-from torl.credit import give_advantages
 from torl.types import Task, Trajectory
 from torl.weights import load_model_and_tokenizer
 

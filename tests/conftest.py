@@ -1,12 +1,13 @@
 """Fixtures that several files share. What they need is imported when they are used."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from tests.judge_kit import Server
     from torl.run import Run
 
 
@@ -17,6 +18,16 @@ def one_thread() -> Iterator[None]:
 
     with single_thread():
         yield
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator["Callable[..., Server]"]:
+    """See judge_kit.serving."""
+    from tests.judge_kit import serving
+
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with serving() as start:
+        yield start
 
 
 @pytest.fixture(scope="session")

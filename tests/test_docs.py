@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 from tests import docs_kit
 from tests.train_kit import letter_protocol, make_model
-from torl import config
+from torl import recipe_file
 from torl.cli import app
 from torl.config import Recipe
 from torl.insight.catalog import lookup
@@ -32,7 +32,10 @@ from torl.tasks import KINDS
 
 ROOT = Path(__file__).parent.parent
 README = "../README"
-PAGES = (README, "quickstart", "concepts", "recipes", "algorithms", "extend", "metrics", "paper", "sandbox")
+PAGES = (
+    *(README, "quickstart", "concepts", "recipes", "algorithms", "rewards", "extend", "metrics", "paper"),
+    "sandbox",
+)
 COMMANDS = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
 GROUPS = {group.name or group.typer_instance.info.name for group in app.registered_groups}  # type: ignore[union-attr]
 
@@ -116,15 +119,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def make_small(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every recipe, as it is read: small, with the tiny model. Overrides come later and count."""
-    original = config._read
+    original = recipe_file.read_text
 
     def read(name_or_path: str) -> str:
         data = yaml.safe_load(original(name_or_path))
         for key, value in {**SMALL, "model": model}.items():
-            config._put(data, key, value)
+            recipe_file.put(data, key, value)
         return yaml.safe_dump(data)
 
-    monkeypatch.setattr(config, "_read", read)
+    monkeypatch.setattr(recipe_file, "read_text", read)
     monkeypatch.setattr(sys.modules["torl.train"], "write_report", lambda _: None)
 
 

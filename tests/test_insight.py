@@ -152,7 +152,8 @@ def test_no_undocumented_metric_is_emitted() -> None:
     emitted = [*metrics_of(judged, RIGHT, WRONG), *heldout_metrics("a/mawps.jsonl", summary_of([RIGHT]))]
     assert [name for name in emitted if catalog.lookup(name) is None] == []
     assert catalog.lookup("reward/correctness") == METRICS["reward/<part>"]
-    assert catalog.lookup("reward/a/b") is None
+    assert catalog.lookup("reward/soundness/answer_once") == METRICS["reward/<function>/<part>"]
+    assert catalog.lookup("reward/a/b/c") is None
     assert catalog.lookup("nothing/like_it") is None
 
 

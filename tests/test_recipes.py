@@ -31,7 +31,14 @@ KEYS = re.findall(
     sampler.max_sequences sampler.prefill_tokens sampler.cache_gb
     sandbox.timeout_s sandbox.cpu_s sandbox.memory_mb sandbox.output_kb sandbox.workers
     sandbox.tier sandbox.state sandbox.last_value sandbox.python sandbox.preload sandbox.urls
-    correctness.right correctness.wrong correctness.timeout_s correctness.workers
+    correctness.how correctness.right correctness.wrong correctness.ignore_case correctness.rel_tol
+    correctness.abs_tol correctness.pattern correctness.timeout_s correctness.workers
+    efficiency.per_call efficiency.free_calls efficiency.per_second efficiency.redundant efficiency.unused
+    efficiency.after_answer efficiency.most
+    soundness.checks
+    llm_judge.base_url llm_judge.model llm_judge.api_key_env llm_judge.rubric llm_judge.low llm_judge.high
+    llm_judge.temperature llm_judge.max_tokens llm_judge.timeout_s llm_judge.retries llm_judge.backoff_s
+    llm_judge.max_concurrent llm_judge.max_requests llm_judge.max_total_tokens
     algorithm.advantage algorithm.per_part algorithm.loss algorithm.aggregation
     algorithm.clip_low algorithm.clip_high algorithm.dual_clip
     algorithm.entropy_coef algorithm.kl_coef algorithm.kl algorithm.kl_in
@@ -176,6 +183,16 @@ class TestErrors:
             ("tasks.test=3", "tasks.test"),
             ("rewards.correctness=much", "rewards.correctness"),
             ("tasks=5", "tasks=5"),
+            ("correctness.how=maths", "'math', 'exact', 'numeric', 'choice', 'regex' or 'tests'"),
+            ("correctness.rel_tol=-1", "greater than or equal to 0"),
+            ("efficiency.per_call=-1", "greater than or equal to 0"),
+            ("soundness.checks=[]", "at least one check"),
+            ("soundness.checks=[answer_once, answer_once]", "none of them twice"),
+            ("soundness.checks=[answer_onc]", "no check named 'answer_onc'. Did you mean answer_once?"),
+            ("llm_judge.base_url=file:///etc/passwd", "must begin with http:// or https://"),
+            ("llm_judge.base_url=https://me:secret@host/v1", "user name or password"),
+            ("llm_judge.rubric=Judge it", "must have {response} in it"),
+            ("llm_judge.low=10", "llm_judge.low=10 must be less than llm_judge.high=10"),
         ],
     )
     def test_wrong_values_name_their_key(self, override: str, said: str) -> None:
@@ -190,11 +207,37 @@ class TestErrors:
             (["rollout.max_observation_tokens=96"], ["max_observation_tokens", "max_completion_tokens"]),
             (["algorithm.mini_batches=97"], ["mini_batches=97", "96 trajectories"]),
             (["rewards={}"], ["rewards", "at least one"]),
+            (["correctness.how=regex"], ["correctness.how=regex needs correctness.pattern"]),
+            (["correctness.pattern=x"], ["used by how=regex alone", "how is math"]),
+            (
+                ["correctness.how=regex", "correctness.pattern=(a"],
+                ["'(a' does not compile", "unterminated"],
+            ),
+            (["rewards={tool_efficiency: 1.0}"], ["tool_efficiency needs correctness beside it"]),
+            (["rewards.tool_efficiency=1.0", "efficiency.most=1.0"], ["efficiency.most=1", "gains over"]),
+            (["rewards.tool_efficiency=2.0"], ["with the weight 2", "Lower efficiency.most"]),
+            (["rewards.judge=1.0"], ["rewards.judge needs llm_judge.base_url and llm_judge.model"]),
         ],
     )
     def test_impossible_combinations(self, overrides: list[str], said: list[str]) -> None:
         message = error(*overrides)
         assert all(part in message for part in said), message
+
+    @pytest.mark.parametrize("key", ["sk-AbCdEfGh0123456789", "hf_AbCdEfGh0123456789", "Bearer x", "a=b"])
+    def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_repeated(self, key: str) -> None:
+        message = error(f"llm_judge.api_key_env={key}")
+        assert "not the name of a variable" in message
+        assert key not in message
+
+    def test_costs_that_leave_right_answers_ahead_are_allowed(self) -> None:
+        """quickstart's right answers gain 1 over wrong ones."""
+        recipe = load_recipe("quickstart", ["rewards.tool_efficiency=1.0", "efficiency.most=0.99"])
+        assert recipe.efficiency.most == 0.99
+        load_recipe("quickstart", ["rewards.tool_efficiency=2.0", "rewards.correctness=3.0"])
+
+    def test_an_endpoint_is_written_as_people_have_it(self) -> None:
+        recipe = load_recipe("quickstart", ["llm_judge.base_url=http://host:1/v1/chat/completions"])
+        assert recipe.llm_judge.base_url == "http://host:1/v1"
 
     def test_without_tools_observations_need_no_room(self) -> None:
         assert load_recipe("quickstart", ["tools=none", "rollout.max_observation_tokens=96"]).tools == []

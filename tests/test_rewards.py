@@ -6,11 +6,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from golden_answers import GOLDEN, Row
+from reward_kit import judged, trajectory, with_judge
 
 from torl.config import Correctness
 from torl.errors import UserError, VerifierFault, WorldFault
@@ -21,22 +22,9 @@ from torl.rewards.normalise import normalise
 from torl.rewards.plain import decide_plain
 from torl.rewards.process import WorkerProcess
 from torl.rewards.verifier import Verifier
-from torl.types import StopReason, Task, ToolCall, ToolResult, Trajectory, Turn
+from torl.types import Task, ToolResult, Trajectory
 
 TOWER = "9^{9^{9^{9}}}"
-
-
-def trajectory(*turns: str | tuple[str, ToolResult | str], answer: str = "42") -> Trajectory:
-    """Turns are what the policy wrote, with what it read if it called the tool."""
-    made = Trajectory(Task("task", "?", answer), sample=0, prompt_ids=[1])
-    for turn in turns:
-        text, result = (turn, None) if isinstance(turn, str) else turn
-        if isinstance(result, str):
-            result = ToolResult(result)
-        call = ToolCall("python", "") if result is not None else None
-        observation = f"\n{result.text}\n```\n" if result is not None else ""
-        made.turns.append(Turn(0, 1, 1, text, StopReason.STOP, observation, call, result))
-    return made
 
 
 CALL = "```python\nprint(6 * 7)\n```\n```output"
@@ -365,28 +353,6 @@ def test_executability(results: list[ToolResult], expected: float) -> None:
 # --- the judge --------------------------------------------------------------------------
 
 
-def with_judge(
-    use: Callable[[Judge], Awaitable[Any]],
-    rewards: dict[str, float] | None = None,
-    extra: list[Callable[..., Any]] | None = None,
-    config: Correctness | None = None,
-    **options: Any,
-) -> Any:
-    async def run() -> Any:
-        judge = Judge(rewards or {"correctness": 1.0}, config or Correctness(), extra or [], **options)
-        try:
-            return await use(judge)
-        finally:
-            await judge.close()
-
-    return asyncio.run(run())
-
-
-def judged(made: Trajectory, *args: Any, **options: Any) -> Trajectory:
-    with_judge(lambda judge: judge.judge(made), *args, **options)
-    return made
-
-
 @pytest.mark.parametrize(
     ("text", "reward", "correct", "answer"),
     [
@@ -582,6 +548,33 @@ def test_correct_is_measured_where_it_is_no_reward() -> None:
 def test_correctness_needs_an_answer_in_the_task() -> None:
     with pytest.raises(UserError, match="task task has no answer"):
         judged(trajectory("x", answer=" "))
+
+
+def test_correctness_is_decided_before_the_others_ask_for_it() -> None:
+    """Wherever it stands in the recipe, and where it is not listed."""
+
+    def seen(trajectory: Trajectory, task: Task) -> float:  # noqa: ARG001
+        return {None: 0.0, False: -1.0, True: 1.0}[trajectory.correct]
+
+    for rewards in ({"seen": 1.0, "correctness": 1.0}, {"seen": 1.0}):
+        made = judged(trajectory(r"\boxed{42}"), rewards, [seen])
+        assert (made.reward_parts["seen"], list(made.reward_parts)) == (1.0, list(rewards))
+
+
+def test_what_the_user_gave_wrong_ends_the_run() -> None:
+    def strict(trajectory: Trajectory, task: Task) -> float:  # noqa: ARG001
+        raise UserError("this task has no price")
+
+    with pytest.raises(UserError, match="no price"):
+        judged(trajectory("x"), {"strict": 1.0}, [strict])
+
+
+def test_names_of_built_in_rewards_are_taken_whether_listed_or_not() -> None:
+    def judge(trajectory: Trajectory, task: Task) -> float:  # noqa: ARG001
+        return 0.0
+
+    with pytest.raises(UserError, match="'judge' is a built-in reward"):
+        Judge({"correctness": 1.0}, Correctness(), [judge])
 
 
 def test_judging_again_starts_afresh() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from torl.config import load_recipe
 from torl.errors import UserError
+from torl.rewards.unit_tests import passes
 from torl.sandbox import Limits, Result
 from torl.sandbox.plain import PlainSandbox
 from torl.tools import PythonTool, load_tools
@@ -63,3 +64,22 @@ def test_it_is_what_unsafe_means_off_linux(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(tool, PythonTool)
     with pytest.raises(UserError, match="torl sandbox serve"):
         asyncio.run(tool.start())
+
+
+def test_standard_input_is_the_codes_own() -> None:
+    async def main() -> list[Result]:
+        box = PlainSandbox()
+        code = "import os, sys\nprint(repr(sys.stdin.readline()), os.read(0, 9))"
+        return [await box.run("print(input(), input())", stdin="a\nä\n"), await box.run(code)]
+
+    given, none = asyncio.run(main())
+    assert (given.status, given.stdout) == ("ok", "a ä\n")
+    assert none.stdout == "'' b''\n"
+
+
+def test_programs_can_be_tested_in_it() -> None:
+    async def main() -> list[bool]:
+        programs = ("def f(x):\n    return x", "import os\nos._exit(0)", "print(open(0).read())")
+        return [await passes(program, "assert f(2) == 2", PlainSandbox()) for program in programs]
+
+    assert asyncio.run(main()) == [True, False, False]

@@ -5,20 +5,16 @@ An unknown key, a wrong type and an impossible combination are refused before an
 loaded, with the choices and the nearest name.
 """
 
-import difflib
-import re
-from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
+from torl import recipe_file
 from torl.algorithms.settings import ALONE, Algorithm, Critic
-from torl.errors import UserError
-from torl.imports import nearest
+from torl.rewards.settings import Correctness, Efficiency, LLMJudge, Soundness, check_rewards
 from torl.sandbox.types import Tier
-from torl.section import Section
+from torl.section import Section, build
 
 
 class Tasks(Section):
@@ -71,7 +67,7 @@ class Rollout(Section):
     """Only the likeliest tokens that together have this probability are drawn from."""
     min_p: float = Field(0.0, ge=0, lt=1)
     """Only tokens at least this many times as likely as the likeliest are drawn from."""
-    stop: list[str] = []
+    stop: list[str] = Field([])
     """Strings that end a trajectory when the policy writes them, beside its end-of-turn ids."""
     past_budget: Literal["tell", "ignore"] = "tell"
     """After C calls: "tell" the policy that no calls are left, or "ignore" requests (paper)."""
@@ -116,9 +112,9 @@ class Sandbox(Section):
     """The value of a last expression is shown, as in a notebook."""
     python: str = ""
     """The interpreter of the tool's packages ("": this one)."""
-    preload: list[str] = ["numpy", "scipy", "sympy"]
+    preload: list[str] = Field(["numpy", "scipy", "sympy"])
     """Packages imported ahead of the calls, where they are installed."""
-    urls: list[str] = []
+    urls: list[str] = Field([])
     """Calls go to these servers (torl sandbox serve, or SandboxFusion's) instead. A token is taken
     from the environment's TORL_SANDBOX_TOKEN."""
 
@@ -134,17 +130,6 @@ class Sandbox(Section):
                 f"state={self.state} needs a sandbox on this machine; with urls it must be none"
             )
         return self
-
-
-class Correctness(Section):
-    right: float = 1.0
-    """Reward of a correct final answer."""
-    wrong: float = -1.0
-    """Reward of a wrong or missing final answer (paper: -1; verl and TRL use 0)."""
-    timeout_s: float = Field(5.0, gt=0)
-    """Limit of one check. A check that exceeds it is undecided, not wrong."""
-    workers: int = Field(1, gt=0)
-    """Processes that check answers."""
 
 
 class Learner(Section):
@@ -207,9 +192,9 @@ class Recipe(Section):
     """Tasks drawn for one step."""
     group_size: int = Field(8, gt=0)
     """Trajectories of each task (the paper's 16, GRPO's G)."""
-    tools: list[str] = ["python"]
+    tools: list[str] = Field(["python"])
     """"python", or import paths of functions (pkg.module:function); `none` switches tools off."""
-    rewards: dict[str, float] = {"correctness": 1.0}
+    rewards: dict[str, float] = Field(recipe_file.DEFAULT_REWARDS)
     """Reward functions by name or import path, each with its weight in the sum."""
     tasks: Tasks = Tasks()
     prompt: Prompt = Prompt()
@@ -217,6 +202,9 @@ class Recipe(Section):
     sampler: Sampler = Sampler()
     sandbox: Sandbox = Sandbox()
     correctness: Correctness = Correctness()
+    efficiency: Efficiency = Efficiency()
+    soundness: Soundness = Soundness()
+    llm_judge: LLMJudge = LLMJudge()
     algorithm: Algorithm = Algorithm()
     learner: Learner = Learner()
     critic: Critic = Critic()
@@ -254,14 +242,15 @@ class Recipe(Section):
             )
         if not self.rewards:
             raise ValueError("rewards: at least one reward function is needed, e.g. {correctness: 1.0}")
+        check_rewards(self.rewards, self.correctness, self.efficiency, self.llm_judge)
         return self
 
     def override(self, **changes: Any) -> "Recipe":
         """A copy with dotted keys changed: ``recipe.override(**{"learner.lr": 1e-5})``."""
         data = self.model_dump()
         for key, value in changes.items():
-            _put(data, key, value)
-        return _build(data, source="override")
+            recipe_file.put(data, key, value)
+        return build(Recipe, data, source="override")
 
     def to_yaml(self) -> str:
         """The full resolved recipe; loading it gives an equal one."""
@@ -273,116 +262,23 @@ def load_recipe(name_or_path: str, overrides: list[str] | None = None) -> Recipe
 
     Raises UserError naming the key, the choices and the nearest name.
     """
-    text = _read(name_or_path)
-    try:
-        data = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise UserError(f"{name_or_path} is not valid YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise UserError(f"{name_or_path}: a recipe is a mapping of keys, not a {type(data).__name__}")
-    data.setdefault("name", re.sub(r"\.ya?ml$", "", Path(name_or_path).name))  # torl-1.5b is no suffix
-    for item in overrides or []:
-        key, equals, value = item.partition("=")
-        if not equals or not key:
-            raise UserError(f"override {item!r} is not of the form key=value, e.g. learner.lr=1e-5")
-        try:
-            _put(data, key, _scalar(value))
-        except yaml.YAMLError as error:
-            raise UserError(f"override {item!r}: the value is not valid YAML: {error}") from error
-    return _build(data, source=name_or_path)
+    return build(Recipe, recipe_file.read(name_or_path, overrides or []), source=name_or_path)
 
 
 def builtin_recipes() -> dict[str, str]:
     """Names of the recipes that come with torl, each with its one-line description."""
-    names = sorted(f.name for f in resources.files("torl.recipes").iterdir() if f.name.endswith(".yaml"))
-    return {n.removesuffix(".yaml"): load_recipe(n.removesuffix(".yaml")).description for n in names}
+    return {name: load_recipe(name).description for name in recipe_file.names()}
 
 
-def _read(name_or_path: str) -> str:
-    path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        if not path.is_file():
-            raise UserError(f"no recipe file {name_or_path}; built-in recipes: {_names()}")
-        return path.read_text(encoding="utf-8")
-    resource = resources.files("torl.recipes") / f"{name_or_path}.yaml"
-    if not resource.is_file():
-        hint = nearest(name_or_path, _names().split(", "))
-        raise UserError(
-            f"no recipe named {name_or_path!r}.{hint} Built-in: {_names()}; or give a path to a .yaml file"
-        )
-    return resource.read_text(encoding="utf-8")
-
-
-def _names() -> str:
-    files = resources.files("torl.recipes").iterdir()
-    return ", ".join(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
-
-
-def _scalar(value: str) -> Any:
-    """YAML's reading of a value, but 1e-5 is a number too (YAML 1.1 wants 1.0e-5)."""
-    try:
-        return float(value) if "e" in value.lower() and not value.isalpha() else yaml.safe_load(value)
-    except ValueError:
-        return yaml.safe_load(value)
-
-
-def _put(data: dict[str, Any], dotted: str, value: Any) -> None:
-    """Sets data[a][b] for "a.b". A reward's import path may itself contain dots."""
-    head, dot, rest = dotted.partition(".")
-    if not dot or (":" in dotted.split("=", maxsplit=1)[0] and head != "rewards"):
-        data[dotted] = value
-    elif head == "rewards":
-        # Beside the default ones: to add a penalty must not take correctness away.
-        data.setdefault("rewards", dict(Recipe.model_fields["rewards"].default))[rest] = value
-    else:
-        child = data.setdefault(head, {})
-        if not isinstance(child, dict):
-            raise UserError(f"{dotted}: {head!r} is a value, not a section with keys")
-        _put(child, rest, value)
-
-
-def _build(data: dict[str, Any], source: str) -> Recipe:
-    try:
-        return Recipe.model_validate(data)
-    except ValidationError as error:
-        raise UserError("\n".join(_explain(e, source) for e in error.errors())) from error
-
-
-def _explain(error: Any, source: str) -> str:
-    """One pydantic error as a sentence: the key, what was wrong, the choices."""
-    path = [
-        str(part) for part in error["loc"] if not str(part).startswith(("list[", "str", "int", "float"))
-    ]
-    key = ".".join(path)
-    if error["type"] == "extra_forbidden":
-        section = _section(path[:-1])
-        choices = list(section.model_fields) if section else []
-        near = difflib.get_close_matches(path[-1], choices, n=1) or _elsewhere(path[-1])
-        hint = f" Did you mean {near[0]}?" if near else ""
-        return f"{source}: unknown key {key}.{hint} Known here: {', '.join(choices)}"
-    if error["type"] == "value_error":
-        return f"{source}: {str(error['msg']).removeprefix('Value error, ')}"
-    return f"{source}: {key}={error['input']!r}: {error['msg']}"
-
-
-def _section(path: list[str]) -> type[Section] | None:
-    section: type[Section] = Recipe
-    for part in path:
-        annotation = section.model_fields[part].annotation if part in section.model_fields else None
-        if not (isinstance(annotation, type) and issubclass(annotation, Section)):
-            return None
-        section = annotation
-    return section
-
-
-def _elsewhere(key: str) -> list[str]:
-    """The dotted names of a key that exists in another section, e.g. lr → learner.lr."""
-    found = []
-    for name, info in Recipe.model_fields.items():
-        if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
-            near = difflib.get_close_matches(key, list(info.annotation.model_fields), n=1, cutoff=0.8)
-            found += [f"{name}.{n}" for n in near]
-    return found + difflib.get_close_matches(key, list(Recipe.model_fields), n=1)
-
-
-__all__ = ["Algorithm", "Critic", "Recipe", "Section", "builtin_recipes", "load_recipe"]
+__all__ = [
+    "Algorithm",
+    "Correctness",
+    "Critic",
+    "Efficiency",
+    "LLMJudge",
+    "Recipe",
+    "Section",
+    "Soundness",
+    "builtin_recipes",
+    "load_recipe",
+]

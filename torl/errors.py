@@ -2,6 +2,7 @@
 
     TorlError
     ├── UserError         something the user gave is wrong: what, the choices, the remedy
+    │   └── RunHalted         the run cannot go on until the user has seen to it: saved, to be resumed
     ├── ModelMistake      the model's own fault: it reads the text and the trajectory trains
     ├── WorldFault        the world's fault: the trajectory is invalid, retried or dropped, counted
     │   ├── SandboxFault      the sandbox died, not the code in it
@@ -19,6 +20,11 @@ class TorlError(Exception):
 
 class UserError(TorlError):
     """A recipe, file or command is wrong. The message names what, the choices and the remedy."""
+
+
+class RunHalted(UserError):
+    """A run cannot go on until the user has seen to something (a budget is spent, a service refuses). The
+    steps that are done are saved; the one at hand is not trained on, and is made again by --resume."""
 
 
 class ModelMistake(TorlError):

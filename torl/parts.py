@@ -16,7 +16,7 @@ from torl.rollout.prompt import Encode, fitting, prompt_encoder
 from torl.samplers.embedded.engine import EmbeddedSampler
 from torl.tasks import TaskSets, load_tasks
 from torl.tokens import Vocabulary
-from torl.tools import PythonTool, load_tools
+from torl.tools import PythonTool, load_tools, make_box
 from torl.tools.base import Tool
 from torl.tools.functions import function_tool
 from torl.types import Task
@@ -50,6 +50,7 @@ class Parts:
     async def start(self) -> dict[str, str]:
         """Starts what the tools need; returns what there is to say of all this among the run's versions."""
         kernels = {"kernels": self.agent.sampler.kernels} if self.agent.sampler.kernels else {}
+        await self.judge.start()
         return kernels | (await self.python.start() if self.python else {})
 
     def tool_metrics(self) -> dict[str, float]:
@@ -75,7 +76,7 @@ def build(
     what the recipe names (rewards: beside it); ``model`` is a folder to go on from.
     Raises UserError for whatever the recipe or the data have wrong."""
     task_sets = _task_sets(recipe, tasks)
-    judge = Judge(recipe.rewards, recipe.correctness, rewards)
+    judge = _judge(recipe, rewards)
     by_name = {
         tool.name: tool for tool in (map(_as_tool, tools) if tools is not None else load_tools(recipe))
     }
@@ -100,6 +101,18 @@ def build(
     agent = Agent(sampler, vocabulary, encode, recipe.rollout, by_name, spent)
     fitting_sets = _that_fit(task_sets, encode, recipe, context)
     return Parts(network, tokenizer, agent, judge, fitting_sets, recipe.eval.temperature)
+
+
+def _judge(recipe: Recipe, rewards: Sequence[RewardFunction]) -> Judge:
+    return Judge(
+        recipe.rewards,
+        recipe.correctness,
+        rewards,
+        efficiency=recipe.efficiency,
+        soundness=recipe.soundness,
+        llm_judge=recipe.llm_judge,
+        box=make_box(recipe.sandbox) if recipe.correctness.how == "tests" else None,
+    )
 
 
 def device_of(recipe: Recipe) -> torch.device:

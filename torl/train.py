@@ -12,7 +12,7 @@ from torl.algorithms.advantages import advantage_named
 from torl.algorithms.losses import loss_named
 from torl.config import Recipe
 from torl.credit import credit_for
-from torl.errors import UserError, WorldFault
+from torl.errors import RunHalted, UserError, WorldFault
 from torl.evaluate import measure
 from torl.insight.metrics import rollout_metrics
 from torl.insight.progress import Progress
@@ -158,7 +158,7 @@ async def _run(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, A
         if "after" in state:
             run.write_summary(state.get("before", {}), state["after"], state["step"], state["seconds"])
         write_report(run.path)
-    except WorldFault:
+    except (WorldFault, RunHalted):
         _save(run, parts, learner, state)
         raise
     finally:

@@ -56,6 +56,12 @@ _ROLLOUT = "trajectories of the step"
 for _entry in [
     ("reward/mean", "reward", "mean reward of the judged trajectories", _ROLLOUT),
     ("reward/<part>", "reward", "mean of one part of the reward, over trajectories that have it", _ROLLOUT),
+    (
+        "reward/<function>/<part>",
+        "reward",
+        "the same for a function that returns several parts, e.g. reward/soundness/answer_once",
+        _ROLLOUT,
+    ),
     ("rollout/accuracy", "ratio", "correct / judged trajectories (sampled, so below greedy)", _ROLLOUT),
     ("rollout/code_ratio", "ratio", "responses with a code block / responses", _PAPER),
     ("rollout/pass_ratio", "ratio", "executed calls without error / executed calls", _PAPER),
@@ -69,6 +75,24 @@ for _entry in [
         _PAPER,
     ),
     ("rollout/calls", "calls", "executed calls per trajectory", _ROLLOUT),
+    (
+        "rollout/redundant_calls",
+        "calls",
+        "executed calls per trajectory that repeat the code of an earlier one",
+        _ROLLOUT,
+    ),
+    (
+        "rollout/unused_calls",
+        "calls",
+        "executed calls per trajectory that passed, and of whose result nothing is taken up later",
+        _ROLLOUT,
+    ),
+    (
+        "rollout/after_answer_calls",
+        "calls",
+        "executed calls per trajectory behind the final answer",
+        _ROLLOUT,
+    ),
     ("rollout/completion_tokens", "tokens", "mean sampled tokens of a trajectory", _ROLLOUT),
     ("rollout/observation_tokens", "tokens", "mean appended tokens of a trajectory", _ROLLOUT),
     (

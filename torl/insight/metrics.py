@@ -6,13 +6,17 @@ name means stands in ``METRICS``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
 from torl.insight.catalog import METRICS, define
 from torl.insight.pieces import pieces
+from torl.rewards.calls import CallKind, calls_of
 from torl.rollout.protocol import code_blocks
 from torl.types import Group, StopReason, ToolResult, Trajectory
+
+SPENT_IN_VAIN = (CallKind.REDUNDANT, CallKind.UNUSED, CallKind.AFTER_ANSWER)
 
 Measure = Callable[[Sequence[Trajectory]], float | None]
 
@@ -78,6 +82,11 @@ def executed_calls(trajectories: Iterable[Trajectory]) -> list[ToolResult]:
     return [call for t in trajectories for call in t.calls if call.executed]
 
 
+def calls_that_are(kind: CallKind, trajectories: Sequence[Trajectory]) -> float | None:
+    """Executed calls of a kind (torl/rewards/calls.py) per trajectory."""
+    return mean(sum(call.kind is kind for call in calls_of(t)) for t in trajectories)
+
+
 def ratio(part: float, whole: float) -> float | None:
     """part / whole, or None when there is no whole."""
     return part / whole if whole else None
@@ -107,6 +116,7 @@ _MEASURES: dict[str, Measure] = {
     "rollout/executed_code_ratio": executed_code_ratio,
     "rollout/before_answer_ratio": before_answer_ratio,
     "rollout/calls": lambda ts: ratio(len(executed_calls(ts)), len(ts)),
+    **{f"rollout/{kind}_calls": partial(calls_that_are, kind) for kind in SPENT_IN_VAIN},
     "rollout/completion_tokens": lambda ts: mean(sum(t.sampled) for t in ts),
     "rollout/observation_tokens": lambda ts: mean(len(t.ids) - sum(t.sampled) for t in ts),
     "rollout/truncated_ratio": lambda ts: mean(t.truncated for t in ts),

@@ -8,12 +8,13 @@ decide it raises; it never returns a made-up number.
 
 from typing import TYPE_CHECKING
 
-from torl.rewards.answers import final_answer
+from torl.rewards.deciders import DECIDERS, Means
 from torl.rewards.verifier import Verifier
+from torl.tools.python import Box
 from torl.types import Task, Trajectory
 
-if TYPE_CHECKING:  # config needs pydantic, which the verifier's worker must not load
-    from torl.config import Correctness as CorrectnessConfig
+if TYPE_CHECKING:
+    from torl.rewards.settings import Correctness as CorrectnessConfig
 
 NOT_EXECUTABLE = -0.5  # the paper's Table 2
 
@@ -21,21 +22,23 @@ NOT_EXECUTABLE = -0.5  # the paper's Table 2
 class Correctness:
     """The paper's main reward: ``right`` for a correct final answer, else ``wrong``.
 
-    A missing answer is wrong. Sets ``trajectory.answer`` and ``trajectory.correct``.
-    Raises VerifierFault when the answer cannot be decided.
+    What decides is ``config.how`` (deciders.py). A missing answer is wrong. Sets ``trajectory.answer`` and
+    ``trajectory.correct``. Raises VerifierFault when the answer cannot be decided, UserError when the task
+    lacks what it is compared with.
     """
 
-    def __init__(self, config: "CorrectnessConfig", verifier: Verifier) -> None:
+    def __init__(self, config: "CorrectnessConfig", verifier: Verifier, box: Box | None = None) -> None:
         self.config = config
-        self.verifier = verifier
+        self.decider = DECIDERS[config.how]
+        self.means = Means(config, verifier, box)
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> float:
         trajectory.correct = None
-        trajectory.answer = final_answer(trajectory)
-        if trajectory.answer is None:
-            trajectory.correct = False
-        else:
-            trajectory.correct = await self.verifier.check(trajectory.answer, task.answer)
+        trajectory.answer = await self.decider.find(trajectory, self.means)
+        self.decider.check(task)
+        trajectory.correct = trajectory.answer is not None and await self.decider.equal(
+            trajectory.answer, task, self.means
+        )
         return self.config.right if trajectory.correct else self.config.wrong
 
 

@@ -26,19 +26,32 @@ class WorkerProcess:
         self._closed = False
 
     def check(self, answer: str, reference: str, timeout_s: float) -> bool:
+        """Whether the two are equal. Raises VerifierFault when it is not decided."""
+        request = {"answer": answer, "reference": reference}
+        return bool(
+            self._ask(request, timeout_s, f"checking {answer[:80]!r} against {reference[:80]!r}")["equal"]
+        )
+
+    def find(self, pattern: str, texts: list[str], timeout_s: float) -> str | None:
+        """What a regular expression finds last. Raises VerifierFault when it does not come to an end."""
+        request = {"pattern": pattern, "texts": texts}
+        found: str | None = self._ask(request, timeout_s, f"looking for {pattern!r}")["found"]
+        return found
+
+    def _ask(self, request: dict[str, Any], timeout_s: float, what: str) -> dict[str, Any]:
         """Asks the worker. Raises VerifierFault, and replaces it, when it does not answer."""
         try:
             self._await_ready()
-            request = {"answer": answer, "reference": reference, "timeout_s": timeout_s}
-            reply = self._exchange(json.dumps(request).encode() + b"\n", timeout_s)
+            line = json.dumps({**request, "timeout_s": timeout_s}).encode() + b"\n"
+            reply = self._exchange(line, timeout_s)
         except (VerifierFault, OSError) as error:
             self._replace()
-            raise VerifierFault(f"checking {answer[:80]!r} against {reference[:80]!r}: {error}") from error
+            raise VerifierFault(f"{what}: {error}") from error
         if reply.get("retire"):
             self._replace()
         if "fault" in reply:
-            raise VerifierFault(f"checking {answer[:80]!r} against {reference[:80]!r}: {reply['fault']}")
-        return bool(reply["equal"])
+            raise VerifierFault(f"{what}: {reply['fault']}")
+        return reply
 
     def kill(self) -> None:
         """Ends the process for good. Called from another thread: a check that waits raises."""
@@ -93,11 +106,12 @@ class WorkerProcess:
             self._ready = True
 
     def _exchange(self, request: bytes, limit_s: float) -> dict[str, Any]:
-        """Writes a line and reads one within the limit. The line is far below a pipe's buffer."""
+        """Writes a line and reads one within the limit. An idle worker reads: writing does not block."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise VerifierFault("the verifier is closed")
-        os.write(process.stdin.fileno(), request)
+        while request:
+            request = request[os.write(process.stdin.fileno(), request) :]
         line, deadline = b"", time.monotonic() + limit_s
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)

@@ -40,7 +40,7 @@ def resolve_rewards(
         raise UserError(f"rewards: {clash[0]!r} is a built-in reward; give your function another name")
     known |= given
     named = [
-        WeightedReward(_part_name(key, rewards), _find(key, known), weight)
+        WeightedReward(_part_name(key, rewards, stateful), _find(key, known), weight)
         for key, weight in rewards.items()
     ]
     rest = [WeightedReward(name, f, 1.0) for name, f in given.items() if name not in rewards]
@@ -53,11 +53,11 @@ def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _part_name(key: str, rewards: Mapping[str, float]) -> str:
+def _part_name(key: str, rewards: Mapping[str, float], stateful: Mapping[str, object]) -> str:
     """``function`` for "pkg.module:function", or the whole path where that is ambiguous."""
     tail = key.rpartition(":")[2]
     ambiguous = sum(other.rpartition(":")[2] == tail for other in rewards) > 1
-    return key if ambiguous or tail in _BUILTIN or tail == "correctness" else tail
+    return key if ambiguous or tail in {*_BUILTIN, *stateful} else tail
 
 
 def _find(key: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:

@@ -50,6 +50,16 @@ class Verifier:
             verdict = await loop.run_in_executor(self._threads, self._check_in_worker, *pair)
         return verdict
 
+    async def find(self, pattern: str, texts: list[str]) -> str | None:
+        """The last match of a regular expression in the last text that has one: its first group, or
+        all of it where it has no groups; None without a match.
+
+        In a worker, since matching may take for ever and Python's ``re`` lets nothing else run
+        meanwhile. Raises VerifierFault when it did not come to its end in time.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._find_in_worker, pattern, texts)
+
     async def close(self) -> None:
         """Kills the workers. A check that is running raises VerifierFault."""
         for process in self._processes:
@@ -68,3 +78,10 @@ class Verifier:
             self._verdicts.clear()
         self._verdicts[answer, reference] = verdict
         return verdict
+
+    def _find_in_worker(self, pattern: str, texts: list[str]) -> str | None:
+        process = self._idle.get()
+        try:
+            return process.find(pattern, texts, self.timeout_s)
+        finally:
+            self._idle.put(process)

@@ -1,4 +1,7 @@
-"""The verifier's worker: reads pairs as lines of JSON, answers with verdicts.
+"""The verifier's worker: reads requests as lines of JSON, answers with verdicts.
+
+A request is a pair to compare, or a regular expression to look for: both are hostile text that may
+take for ever.
 
     python -m torl.rewards.worker MEMORY_MB
 
@@ -52,6 +55,8 @@ def _answer(request: dict[str, Any], equal: Callable[[str, str], bool], allowed_
     before_kb = _peak_kb()
     signal.setitimer(signal.ITIMER_REAL, request["timeout_s"] + _GRACE_S)
     try:
+        if "pattern" in request:
+            return {"found": _find_last(request["pattern"], request["texts"])}
         verdict = equal(request["answer"], request["reference"])
     except MemoryError:
         return {"fault": "out of memory", "retire": True}
@@ -63,6 +68,17 @@ def _answer(request: dict[str, Any], equal: Callable[[str, str], bool], allowed_
     if took_much and not verdict:
         return {"fault": "out of memory", "retire": True}
     return {"equal": verdict, "retire": took_much}
+
+
+def _find_last(pattern: str, texts: list[str]) -> str | None:
+    """The last match in the last text that has one: its first group, or all of it without groups."""
+    compiled = re.compile(pattern)
+    for text in reversed(texts):
+        matches = list(compiled.finditer(text))
+        if matches:
+            found: str | None = matches[-1][1 if compiled.groups else 0]
+            return found
+    return None
 
 
 def _only_atoms(evaluate: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,12 +21,19 @@ from torl.sandbox.health import Health
 from torl.sandbox.interpreter import environment
 from torl.sandbox.types import Limits, Report, Result
 
-# Runs the cells that standard input holds; prints of all but the last are dropped. The last value
-# goes out by a file, since it must stay apart from what is printed.
+# Runs the cells that standard input holds; prints of all but the last are dropped. Their own input, which
+# comes with them, and the last value go by files: the one must be theirs to read, the other must stay
+# apart from what is printed.
 RUNNER = """
-import ast, contextlib, io, json, os, sys
-cells, sys.argv = json.load(sys.stdin), ["snippet.py"]
-sys.stdin = open(os.devnull)
+import ast, contextlib, io, json, os, sys, tempfile
+(cells, given), sys.argv = json.load(sys.stdin), ["snippet.py"]
+file = tempfile.TemporaryFile()
+file.write(given.encode("utf-8", "replace"))
+file.seek(0)
+os.dup2(file.fileno(), 0)
+file.close()
+del file, given
+sys.stdin = open(0, encoding="utf-8", closefd=False)
 scope = {"__name__": "__main__"}
 def run(cell):
     tree = ast.parse(cell, "snippet.py")
@@ -71,14 +78,16 @@ class PlainSandbox:
             self.limits.slots,
         )
 
-    async def run(self, code: str, *, earlier: Sequence[str] = (), session: str = "") -> Result:
+    async def run(
+        self, code: str, *, earlier: Sequence[str] = (), session: str = "", stdin: str = ""
+    ) -> Result:
         """Runs one snippet. Raises UserError for a session: this sandbox has none."""
         if session:
             raise UserError("sandbox.state=session needs Linux; here it can be none or replay")
         queued = time.monotonic()
         async with self._slots:
             with tempfile.TemporaryDirectory(prefix="torl-", ignore_cleanup_errors=True) as folder:
-                result = await self._run([*earlier, code], folder, time.monotonic() - queued)
+                result = await self._run(([*earlier, code], stdin), folder, time.monotonic() - queued)
         self.health.count(result)
         return result
 
@@ -88,7 +97,7 @@ class PlainSandbox:
     async def close(self) -> None:
         """Nothing is kept."""
 
-    async def _run(self, cells: list[str], folder: str, queue_s: float) -> Result:
+    async def _run(self, given: tuple[list[str], str], folder: str, queue_s: float) -> Result:
         started = time.monotonic()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -111,7 +120,7 @@ class PlainSandbox:
         try:
             async with asyncio.timeout(self.limits.timeout_s):
                 await asyncio.gather(
-                    _write(process, cells), _read(process.stdout, out), _read(process.stderr, err)
+                    _write(process, given), _read(process.stdout, out), _read(process.stderr, err)
                 )
                 await process.wait()
         except TimeoutError:
@@ -155,10 +164,10 @@ class PlainSandbox:
         )
 
 
-async def _write(process: asyncio.subprocess.Process, cells: list[str]) -> None:
+async def _write(process: asyncio.subprocess.Process, given: tuple[list[str], str]) -> None:
     assert process.stdin is not None
     with contextlib.suppress(ConnectionError):  # it has ended already
-        process.stdin.write(json.dumps(cells).encode("ascii"))
+        process.stdin.write(json.dumps(given).encode("ascii"))
         await process.stdin.drain()
         process.stdin.close()
 

@@ -35,15 +35,16 @@ def load_tools(recipe: Recipe) -> list[Tool]:
 
 def _python_tool(recipe: Recipe) -> PythonTool:
     section = recipe.sandbox
+    return PythonTool(box=make_box(section), state=section.state, last_value=section.last_value)
+
+
+def make_box(section: config.Sandbox) -> Box:
+    """A sandbox as the recipe wants it, not started. Raises UserError for impossible limits."""
     names = ("timeout_s", "cpu_s", "memory_mb", "output_kb", "workers")
     try:
         limits = Limits(**{name: getattr(section, name) for name in names})
     except ValueError as error:
         raise UserError(f"sandbox: {error}") from error
-    return PythonTool(box=_box(section, limits), state=section.state, last_value=section.last_value)
-
-
-def _box(section: config.Sandbox, limits: Limits) -> Box:
     if section.urls:
         from torl.sandbox.client import RemoteSandbox
 
@@ -75,4 +76,12 @@ def _is_tool(value: Any) -> bool:
     )
 
 
-__all__ = ["FunctionTool", "PythonTool", "Tool", "ToolContext", "function_tool", "load_tools"]
+__all__ = [
+    "FunctionTool",
+    "PythonTool",
+    "Tool",
+    "ToolContext",
+    "function_tool",
+    "load_tools",
+    "make_box",
+]
