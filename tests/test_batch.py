@@ -249,7 +249,7 @@ def test_a_trajectory_becomes_a_sample() -> None:
     assert made.sampler_logprobs == [-0.5, -0.25, 0.0]
     assert (made.trained_tokens, made.has_signal) == (2, True)
     assert trajectory.truncated  # its stop reason is LENGTH until said otherwise
-    cut = sample_of(trajectory, train_truncated=False)
+    cut = sample_of(trajectory, trains=False)
     assert (cut.loss_mask, cut.has_signal) == ([0, 0, 0], False)
 
 

@@ -39,6 +39,7 @@ KEYS = re.findall(
     llm_judge.base_url llm_judge.model llm_judge.api_key_env llm_judge.rubric llm_judge.low llm_judge.high
     llm_judge.temperature llm_judge.max_tokens llm_judge.timeout_s llm_judge.retries llm_judge.backoff_s
     llm_judge.max_concurrent llm_judge.max_requests llm_judge.max_total_tokens
+    filters.mask filters.oversample
     algorithm.advantage algorithm.per_part algorithm.loss algorithm.aggregation
     algorithm.clip_low algorithm.clip_high algorithm.dual_clip
     algorithm.entropy_coef algorithm.kl_coef algorithm.kl algorithm.kl_in

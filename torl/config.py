@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from torl import recipe_file
-from torl.algorithms.settings import ALONE, Algorithm, Critic
+from torl.algorithms.settings import ALONE, Algorithm, Critic, Filters
 from torl.rewards.settings import Correctness, Efficiency, LLMJudge, Soundness, check_rewards
 from torl.sandbox.types import Tier
 from torl.section import Section, build
@@ -205,6 +205,7 @@ class Recipe(Section):
     efficiency: Efficiency = Efficiency()
     soundness: Soundness = Soundness()
     llm_judge: LLMJudge = LLMJudge()
+    filters: Filters = Filters()
     algorithm: Algorithm = Algorithm()
     learner: Learner = Learner()
     critic: Critic = Critic()
@@ -275,6 +276,7 @@ __all__ = [
     "Correctness",
     "Critic",
     "Efficiency",
+    "Filters",
     "LLMJudge",
     "Recipe",
     "Section",

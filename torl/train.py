@@ -20,7 +20,6 @@ from torl.insight.report import write_report
 from torl.insight.spent import Spent
 from torl.insight.stats import heldout_metrics
 from torl.interrupt import Stop
-from torl.learner.batch import Batch, sample_of
 from torl.learner.checkpoint import newest_checkpoint, read_state, save_checkpoint
 from torl.learner.local import LocalLearner
 from torl.parts import Parts, ToolLike, build, reference
@@ -28,6 +27,7 @@ from torl.resume import reopen
 from torl.rewards import RewardFunction
 from torl.rollout.collect import collect
 from torl.run import Run, default_run_dir
+from torl.selection import Selection
 from torl.tasks import TaskSets, TaskStream
 from torl.types import Group, Task, Trajectory
 
@@ -37,7 +37,7 @@ TRAINING = 0  # first number of training's random streams; an evaluation's is 1
 async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any], stop: Stop) -> None:
     """Rolls out, judges, updates, until the recipe's steps are done or ``stop`` is asked for."""
     recipe, sampler = run.recipe, parts.agent.sampler
-    credit = credit_for(recipe, learner.ref_logprobs)
+    credit, selection = credit_for(recipe, learner.ref_logprobs), Selection(recipe)
     stream = TaskStream(parts.tasks.train, recipe.prompts_per_step, recipe.seed)
     with Progress(recipe.steps, state["step"]) as progress:
         started = await parts.start()
@@ -51,21 +51,22 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
         while state["step"] < recipe.steps and not stop.asked:
             step, clock = state["step"], _Clock(parts.agent.spent)
             tasks = stream.batch(step)
-            with progress.part(f"step {step}", len(tasks) * recipe.group_size, quiet=True) as advance:
-                groups = await collect(
+            with progress.part(f"step {step}", len(tasks) * selection.played, quiet=True) as advance:
+                played = await collect(
                     parts.agent,
                     tasks,
-                    recipe.group_size,
+                    selection.played,
                     parts.judge.judge,
                     seed=(TRAINING, recipe.seed, step),
                     on_done=lambda _: advance(),
                     retries=recipe.rollout.retries,
                 )
             clock.lap("time/rollout_s")
+            groups = selection.keep(played, step)
             credit(groups)
             trajectories = _kept(groups, step)
-            batch = Batch([sample_of(t, recipe.rollout.train_truncated) for t in trajectories])
-            metrics = rollout_metrics(groups) | parts.tool_metrics() | learner.update(batch)
+            batch, filtered = selection.batch(trajectories)
+            metrics = rollout_metrics(played) | filtered | parts.tool_metrics() | learner.update(batch)
             clock.lap("time/update_s")
             sampler.set_weights(learner.updates)
             state["step"] += 1
@@ -73,7 +74,7 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
                 found = await measure(parts, run, progress, f"step-{state['step']:05d}", state["step"])
                 for name, summary in found.items():
                     metrics |= heldout_metrics(name, summary)
-            metrics |= clock.times() | {"sampler/tokens_per_s": _sampled(trajectories) / clock.rollout_s}
+            metrics |= clock.times() | {"sampler/tokens_per_s": _sampled(played) / clock.rollout_s}
             run.write_step(step, groups, metrics)
             state["seconds"] += metrics["time/step_s"]
             progress.step(step, metrics)
@@ -179,8 +180,8 @@ def _save(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any]) 
     )
 
 
-def _sampled(trajectories: Sequence[Trajectory]) -> int:
-    return sum(sum(t.sampled) for t in trajectories)
+def _sampled(groups: Sequence[Group]) -> int:
+    return sum(sum(t.sampled) for group in groups for t in group.trajectories)
 
 
 class _Callable(ModuleType):

@@ -29,6 +29,9 @@ ALONE = ("reinforce_pp", "gae")
 LOSSES = ("ppo", "gspo", "cispo", "reinforce")
 """The names in torl/algorithms/losses.py."""
 
+MASKS = ("void_turn", "invented_output", "repetition")
+"""The names in torl/algorithms/filters.py."""
+
 
 class Algorithm(Section):
     advantage: str = "grpo"
@@ -97,6 +100,25 @@ class Algorithm(Section):
     def warnings(self) -> list[str]:
         """What is possible, and hardly meant."""
         return [why for dubious, why in _DUBIOUS if dubious(self)]
+
+
+class Filters(Section):
+    mask: list[str] = Field(default_factory=list)
+    """Trajectories that these apply to do not train, while their rewards still count in their group:
+    void_turn, invented_output, repetition (docs/algorithms.md). See also rollout.train_truncated."""
+    oversample: int = Field(1, gt=0)
+    """So many times group_size trajectories of a task are played, of which group_size are kept: failures in
+    proportion, and of the successes rather the clean ones (GRPO-RoC; 1: all are kept)."""
+
+    @model_validator(mode="after")
+    def _masks_are_known(self) -> "Filters":
+        for name in self.mask:
+            if name not in MASKS:
+                raise ValueError(
+                    f"filters.mask: none named {name!r}.{nearest(name, list(MASKS))} "
+                    f"Known: {', '.join(MASKS)}"
+                )
+        return self
 
 
 class Critic(Section):

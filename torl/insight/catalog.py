@@ -144,6 +144,12 @@ for _entry in [
     ("heldout/<set>/ci_high", "ratio", "upper end of its Wilson 95% interval", "eval"),
     ("heldout/<set>/code_ratio", "ratio", "held-out responses with a code block / responses", "eval"),
     ("heldout/<set>/pass_ratio", "ratio", "executed held-out calls without error / executed", "eval"),
+    (
+        "filters/<name>_ratio",
+        "ratio",
+        "trajectories that the mask keeps from training / trajectories of the step",
+        "filters.mask",
+    ),
     ("loss/policy", "nats", "policy loss per trained token, mean over the step's updates", "learner"),
     ("loss/value", "reward^2", "the critic's loss per trained token, mean over its updates", "critic"),
     ("loss/kl", "nats", "divergence from the reference by algorithm.kl, per trained token", "learner"),

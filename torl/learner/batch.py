@@ -83,9 +83,8 @@ class Batch:
         return [Batch(self.samples[a:b]) for a, b in itertools.pairwise(bounds)]
 
 
-def sample_of(trajectory: Trajectory, train_truncated: bool = True) -> Sample:
-    """A judged trajectory as a sample; a cut-off one with an empty mask unless it trains."""
-    trains = train_truncated or not trajectory.truncated
+def sample_of(trajectory: Trajectory, trains: bool = True) -> Sample:
+    """A judged trajectory as a sample, with an empty mask unless it trains."""
     return Sample(
         name=trajectory.id,
         prompt_ids=trajectory.prompt_ids,
