@@ -1,5 +1,7 @@
 """What of a step trains: masks, and the choice from an oversampled group."""
 
+import asyncio
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tests.train_kit import go, make_model, make_recipe, metrics, trajectories
 from torl.algorithms import settings as names
 from torl.algorithms.filters import MASKS, faults, resample_on_correct
 from torl.config import Filters, Recipe
-from torl.selection import Selection
+from torl.selection import Chosen, Selection
 from torl.types import Group, StopReason, Task, ToolResult, Trajectory
 
 CODE = calling("print(6 * 7)", "Let me compute.\n")
@@ -112,6 +114,66 @@ def test_faults() -> None:
     assert faults(trajectory(r"\boxed{42}")) == 0.5
     assert faults(trajectory((CODE, ERROR), (CODE, "42"), r"\boxed{42}")) == 0.5
     assert faults(trajectory((CODE, "42"), "User: and now?\n" + r"\boxed{42}")) == 1
+
+
+def groups_of(*signals: bool) -> list[Group]:
+    return [group_of(2, 2) if signal else group_of(4, 0) for signal in signals]
+
+
+def gather(batches: list[list[Group]], draws: int, number: int = 5) -> tuple[Chosen, list[int]]:
+    asked = []
+
+    async def play(n: int) -> list[Group]:
+        asked.append(n)
+        return batches[n - number]
+
+    recipe = Recipe(prompts_per_step=2, group_size=4, filters=Filters(draws=draws))
+    return asyncio.run(Selection(recipe).gather(play, number)), asked
+
+
+@pytest.mark.parametrize(
+    ("batches", "draws", "drawn", "kept"),
+    [
+        ([[True, False], [True, True]], 1, 1, 2),  # off: what came is kept
+        ([[True, True], [True, True]], 3, 1, 2),  # enough at once
+        ([[True, False], [False, False], [True, True]], 3, 3, 2),  # until there is enough, and no more
+        ([[True, False], [False, False], [True, True]], 2, 2, 1),  # bounded
+        ([[False, False], [False, False]], 2, 2, 2),  # nothing at all: the last, so that the step says so
+    ],
+)
+def test_batches_are_drawn_until_enough_groups_have_signal(
+    batches: list[list[bool]], draws: int, drawn: int, kept: int
+) -> None:
+    chosen, asked = gather([groups_of(*signals) for signals in batches], draws)
+    assert asked == list(range(5, 5 + drawn))
+    assert (len(chosen.kept), chosen.draws, len(chosen.played)) == (kept, drawn, 2 * drawn)
+    assert chosen.metrics() == {"filters/draws": drawn, "filters/groups_left_out": 2 * drawn - kept}
+    if draws > 1 and any(any(signals) for signals in batches):
+        assert all(len(set(group.rewards)) > 1 for group in chosen.kept)
+
+
+def test_a_resumed_run_draws_on_where_it_stopped(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+
+    def recipe_of(steps: int) -> Recipe:
+        return make_recipe(
+            model,
+            tmp_path / "template.txt",
+            steps=steps,
+            filters={"draws": 2},
+            rewards={"mostly_equal": 1.0},
+        )
+
+    whole = go(recipe_of(4), tmp_path / "whole", rewards=[mostly_equal])
+    assert any(line["filters/draws"] == 2 for line in metrics(whole)[:2])
+    go(recipe_of(2), tmp_path / "parts", rewards=[mostly_equal])
+    parts = go(recipe_of(4), tmp_path / "parts", rewards=[mostly_equal], resume=True)
+    assert metrics(parts) == metrics(whole)
+
+
+def mostly_equal(trajectory: Trajectory, task: Task) -> float:  # noqa: ARG001
+    """Differs within the groups of some tasks alone."""
+    return float(len(trajectory.ids) % 2 if zlib.crc32(trajectory.task.id.encode()) % 3 == 0 else 0)
 
 
 def test_a_run_with_all_of_them(tmp_path: Path) -> None:

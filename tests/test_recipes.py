@@ -33,13 +33,14 @@ KEYS = re.findall(
     sandbox.tier sandbox.state sandbox.last_value sandbox.python sandbox.preload sandbox.urls
     correctness.how correctness.right correctness.wrong correctness.ignore_case correctness.rel_tol
     correctness.abs_tol correctness.pattern correctness.timeout_s correctness.workers
+    overlong.buffer_ratio
     efficiency.per_call efficiency.free_calls efficiency.per_second efficiency.redundant efficiency.unused
     efficiency.after_answer efficiency.most
     soundness.checks
     llm_judge.base_url llm_judge.model llm_judge.api_key_env llm_judge.rubric llm_judge.low llm_judge.high
     llm_judge.temperature llm_judge.max_tokens llm_judge.timeout_s llm_judge.retries llm_judge.backoff_s
     llm_judge.max_concurrent llm_judge.max_requests llm_judge.max_total_tokens
-    filters.mask filters.oversample
+    filters.mask filters.draws filters.oversample
     algorithm.advantage algorithm.per_part algorithm.loss algorithm.aggregation
     algorithm.clip_low algorithm.clip_high algorithm.dual_clip
     algorithm.entropy_coef algorithm.kl_coef algorithm.kl algorithm.kl_in

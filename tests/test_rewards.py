@@ -17,7 +17,7 @@ from torl.config import Correctness
 from torl.errors import UserError, VerifierFault, WorldFault
 from torl.rewards import Judge
 from torl.rewards.answers import final_answer, last_box
-from torl.rewards.builtin import executability
+from torl.rewards.builtin import Overlong, executability
 from torl.rewards.normalise import normalise
 from torl.rewards.plain import decide_plain
 from torl.rewards.process import WorkerProcess
@@ -587,3 +587,14 @@ def test_judging_again_starts_afresh() -> None:
 
     with_judge(twice)
     assert (made.reward, made.correct, made.answer) == (-1.0, False, "1")
+
+
+@pytest.mark.parametrize(
+    ("ids", "reward"), [(0, 0.0), (80, 0.0), (85, -0.25), (90, -0.5), (100, -1.0), (120, -1.0)]
+)
+def test_overlong_falls_through_its_buffer(ids: int, reward: float) -> None:
+    made = trajectory("x")
+    made.ids = [0] * ids
+    assert Overlong(0.2, 100)(made, made.task) == pytest.approx(reward)
+    parts = judged(made, {"overlong": 0.5}, overlong=Overlong(0.2, 100))
+    assert (parts.reward_parts["overlong"], parts.reward) == pytest.approx((reward, reward / 2))

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from torl import recipe_file
 from torl.algorithms.settings import ALONE, Algorithm, Critic, Filters
-from torl.rewards.settings import Correctness, Efficiency, LLMJudge, Soundness, check_rewards
+from torl.rewards.settings import Correctness, Efficiency, LLMJudge, Overlong, Soundness, check_rewards
 from torl.sandbox.types import Tier
 from torl.section import Section, build
 
@@ -205,6 +205,7 @@ class Recipe(Section):
     efficiency: Efficiency = Efficiency()
     soundness: Soundness = Soundness()
     llm_judge: LLMJudge = LLMJudge()
+    overlong: Overlong = Overlong()
     filters: Filters = Filters()
     algorithm: Algorithm = Algorithm()
     learner: Learner = Learner()
@@ -278,6 +279,7 @@ __all__ = [
     "Efficiency",
     "Filters",
     "LLMJudge",
+    "Overlong",
     "Recipe",
     "Section",
     "Soundness",

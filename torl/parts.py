@@ -11,6 +11,7 @@ from torl.config import Recipe
 from torl.errors import UserError
 from torl.insight.spent import Spent
 from torl.rewards import Judge, RewardFunction
+from torl.rewards.builtin import Overlong
 from torl.rollout.agent import Agent
 from torl.rollout.prompt import Encode, fitting, prompt_encoder
 from torl.samplers.embedded.engine import EmbeddedSampler
@@ -111,6 +112,7 @@ def _judge(recipe: Recipe, rewards: Sequence[RewardFunction]) -> Judge:
         efficiency=recipe.efficiency,
         soundness=recipe.soundness,
         llm_judge=recipe.llm_judge,
+        overlong=Overlong(recipe.overlong.buffer_ratio, recipe.rollout.max_completion_tokens),
         box=make_box(recipe.sandbox) if recipe.correctness.how == "tests" else None,
     )
 

@@ -3,7 +3,8 @@
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,23 +51,16 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
             state["before"] = await measure(parts, run, progress, "before", 0)
         while state["step"] < recipe.steps and not stop.asked:
             step, clock = state["step"], _Clock(parts.agent.spent)
-            tasks = stream.batch(step)
-            with progress.part(f"step {step}", len(tasks) * selection.played, quiet=True) as advance:
-                played = await collect(
-                    parts.agent,
-                    tasks,
-                    selection.played,
-                    parts.judge.judge,
-                    seed=(TRAINING, recipe.seed, step),
-                    on_done=lambda _: advance(),
-                    retries=recipe.rollout.retries,
-                )
+            size = recipe.prompts_per_step * selection.played
+            with progress.part(f"step {step}", size, quiet=True) as advance:
+                play = partial(_play, parts, recipe, stream, each=selection.played, advance=advance)
+                chosen = await selection.gather(play, state["drawn"])
+            state["drawn"] += chosen.draws
             clock.lap("time/rollout_s")
-            groups = selection.keep(played, step)
-            credit(groups)
-            trajectories = _kept(groups, step)
-            batch, filtered = selection.batch(trajectories)
-            metrics = rollout_metrics(played) | filtered | parts.tool_metrics() | learner.update(batch)
+            credit(chosen.kept)
+            batch, filtered = selection.batch(_kept(chosen.kept, step))
+            metrics = rollout_metrics(chosen.played) | filtered | chosen.metrics()
+            metrics |= parts.tool_metrics() | learner.update(batch)
             clock.lap("time/update_s")
             sampler.set_weights(learner.updates)
             state["step"] += 1
@@ -74,14 +68,29 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
                 found = await measure(parts, run, progress, f"step-{state['step']:05d}", state["step"])
                 for name, summary in found.items():
                     metrics |= heldout_metrics(name, summary)
-            metrics |= clock.times() | {"sampler/tokens_per_s": _sampled(played) / clock.rollout_s}
-            run.write_step(step, groups, metrics)
+            metrics |= clock.times() | {"sampler/tokens_per_s": _sampled(chosen.played) / clock.rollout_s}
+            run.write_step(step, chosen.kept, metrics)
             state["seconds"] += metrics["time/step_s"]
             progress.step(step, metrics)
             if _due(recipe.checkpoint.every, state["step"]):
                 _save(run, parts, learner, state)
         if not stop.asked:
             state["after"] = await measure(parts, run, progress, "after", state["step"])
+
+
+async def _play(
+    parts: Parts, recipe: Recipe, stream: TaskStream, number: int, *, each: int, advance: Callable[[], None]
+) -> list[Group]:
+    """The groups of the batch of tasks with this number, ``each`` trajectories a task, judged."""
+    return await collect(
+        parts.agent,
+        stream.batch(number),
+        each,
+        parts.judge.judge,
+        seed=(TRAINING, recipe.seed, number),
+        on_done=lambda _: advance(),
+        retries=recipe.rollout.retries,
+    )
 
 
 def _due(every: int, step: int) -> bool:
@@ -127,7 +136,8 @@ def train(
     run = reopen(path, recipe) if resume else Run.create(path, recipe)
     with run, Stop() as stop:
         checkpoint = newest_checkpoint(run.checkpoints)
-        state: dict[str, Any] = read_state(checkpoint) if checkpoint else {"step": 0, "seconds": 0.0}
+        fresh = {"step": 0, "drawn": 0, "seconds": 0.0}
+        state: dict[str, Any] = read_state(checkpoint) if checkpoint else fresh
         model = str(checkpoint / "model") if checkpoint else None
         try:
             parts = build(recipe, tasks=tasks, tools=tools, rewards=rewards, model=model)
@@ -175,7 +185,8 @@ def _save(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, Any]) 
         learner,
         parts.tokenizer,
         step=state["step"],
-        state={"updates": learner.updates} | {k: state[k] for k in ("seconds", "before") if k in state},
+        state={"updates": learner.updates}
+        | {k: state[k] for k in ("drawn", "seconds", "before") if k in state},
         keep=run.recipe.checkpoint.keep,
     )
 

@@ -106,6 +106,9 @@ class Filters(Section):
     mask: list[str] = Field(default_factory=list)
     """Trajectories that these apply to do not train, while their rewards still count in their group:
     void_turn, invented_output, repetition (docs/algorithms.md). See also rollout.train_truncated."""
+    draws: int = Field(1, gt=0)
+    """Up to so many batches of tasks are played in a step, until prompts_per_step groups have signal;
+    others are left out (dynamic sampling, DAPO; 1: one batch, and all of it is kept)."""
     oversample: int = Field(1, gt=0)
     """So many times group_size trajectories of a task are played, of which group_size are kept: failures in
     proportion, and of the successes rather the clean ones (GRPO-RoC; 1: all are kept)."""

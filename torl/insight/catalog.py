@@ -144,6 +144,13 @@ for _entry in [
     ("heldout/<set>/ci_high", "ratio", "upper end of its Wilson 95% interval", "eval"),
     ("heldout/<set>/code_ratio", "ratio", "held-out responses with a code block / responses", "eval"),
     ("heldout/<set>/pass_ratio", "ratio", "executed held-out calls without error / executed", "eval"),
+    ("filters/draws", "batches", "batches of tasks that were played in the step", "filters.draws"),
+    (
+        "filters/groups_left_out",
+        "groups",
+        "groups that were played and do not train: without signal, or more than were wanted",
+        "filters.draws",
+    ),
     (
         "filters/<name>_ratio",
         "ratio",

@@ -52,3 +52,21 @@ def executability(trajectory: Trajectory, task: Task) -> float:  # noqa: ARG001
     """
     executed = [result for result in trajectory.calls if result.executed]
     return NOT_EXECUTABLE if executed and not any(result.ok for result in executed) else 0.0
+
+
+class Overlong:
+    """Soft overlong punishment: a trajectory of n ids, observations included, within a budget of L of which
+    the last B = buffer_ratio L are the buffer, gets
+
+        0                    up to L - B
+        (L - B - n) / B      within the buffer: down to -1 at L
+
+    Source: DAPO, arXiv 2503.14476, equation 13.
+    """
+
+    def __init__(self, buffer_ratio: float, longest: int) -> None:
+        self.buffer = buffer_ratio * longest
+        self.free = longest - self.buffer
+
+    def __call__(self, trajectory: Trajectory, task: Task) -> float:  # noqa: ARG002
+        return max(-1.0, min(0.0, (self.free - len(trajectory.ids)) / self.buffer))

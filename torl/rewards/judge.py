@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any
 
 from torl.errors import UserError, VerifierFault
-from torl.rewards.builtin import Correctness
+from torl.rewards.builtin import Correctness, Overlong
 from torl.rewards.efficiency import ToolEfficiency
 from torl.rewards.llm_judge import LLMJudge
 from torl.rewards.resolve import resolve_rewards
@@ -29,11 +29,11 @@ RewardFunction = Callable[..., Any]
 class Judge:
     """Computes every reward part, fills ``trajectory.reward_parts`` and ``trajectory.reward``.
 
-    ``rewards`` is the recipe's mapping of names and import paths to weights. ``extra`` are
-    functions given from Python: a name in ``rewards`` that is an extra's ``__name__`` gives
-    its weight, and one that is not named there has weight 1. ``efficiency``, ``soundness`` and
-    ``llm_judge`` are the recipe's sections; ``box`` is a sandbox of the judge's own, which
-    correctness by tests needs, and which is closed with the judge.
+    ``rewards`` is the recipe's mapping of names and import paths to weights. ``extra`` are functions given
+    from Python: a name in ``rewards`` that is an extra's ``__name__`` gives its weight, and one that is not
+    named there has weight 1. ``efficiency``, ``soundness`` and ``llm_judge`` are the recipe's sections,
+    ``overlong`` the reward of that name; ``box`` is a sandbox of the judge's own, which correctness by
+    tests needs, and which is closed with the judge.
 
     Raises UserError, before anything runs, when a name is unknown or a signature is wrong.
     """
@@ -48,6 +48,7 @@ class Judge:
         efficiency: Efficiency | None = None,
         soundness: Soundness | None = None,
         llm_judge: LLMJudgeConfig | None = None,
+        overlong: Overlong | None = None,
         box: Box | None = None,
     ) -> None:
         self._verifier = Verifier(correctness.workers, correctness.timeout_s)
@@ -57,6 +58,7 @@ class Judge:
             "correctness": self._correctness,
             "tool_efficiency": ToolEfficiency(efficiency or Efficiency()),
             "soundness": SoundnessReward(soundness or Soundness()),
+            "overlong": overlong or _unasked,
             "judge": _unasked,
         }
         if "judge" in rewards:
@@ -145,5 +147,5 @@ def is_async(function: RewardFunction) -> bool:
 
 
 async def _unasked(trajectory: Trajectory, task: Task) -> float:  # noqa: ARG001
-    """In the judge's place while no recipe lists it: its name is known, and taken."""
-    raise UserError("rewards: judge is not listed")
+    """In the place of a function that was not given: its name is known, and taken."""
+    raise UserError("rewards: this function is not listed, or the judge was made without its section")

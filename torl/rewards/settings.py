@@ -81,6 +81,12 @@ class Efficiency(Section):
     right answer gains over a wrong one."""
 
 
+class Overlong(Section):
+    buffer_ratio: float = Field(0.2, gt=0, le=1)
+    """The last so much of rollout.max_completion_tokens is where the reward `overlong` falls from 0 to -1
+    (DAPO: 0.2)."""
+
+
 class Soundness(Section):
     checks: list[str] = Field(list(CHECKS))
     """The checks that the reward `soundness` makes (docs/rewards.md); each is a part, -1 where violated."""
