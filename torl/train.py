@@ -55,7 +55,6 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
             with progress.part(f"step {step}", size, quiet=True) as advance:
                 play = partial(_play, parts, recipe, stream, each=selection.played, advance=advance)
                 chosen = await selection.gather(play, state["drawn"])
-            state["drawn"] += chosen.draws
             clock.lap("time/rollout_s")
             credit(chosen.kept)
             batch, filtered = selection.batch(_kept(chosen.kept, step))
@@ -63,7 +62,7 @@ async def _loop(run: Run, parts: Parts, learner: LocalLearner, state: dict[str, 
             metrics |= parts.tool_metrics() | learner.update(batch)
             clock.lap("time/update_s")
             sampler.set_weights(learner.updates)
-            state["step"] += 1
+            state["step"], state["drawn"] = step + 1, state["drawn"] + chosen.draws
             if _due(recipe.eval.every, state["step"]) and state["step"] < recipe.steps:
                 found = await measure(parts, run, progress, f"step-{state['step']:05d}", state["step"])
                 for name, summary in found.items():
